@@ -1,0 +1,105 @@
+"""Figure style, and the figures whose plumbing would drown a lesson."""
+
+import matplotlib.pyplot as plt
+import numpy as np
+
+# Okabe and Ito's palette, https://jfly.uni-koeln.de/color/: told apart by colour-blind readers.
+BLUE, ORANGE, GREEN, RED = "#0072B2", "#E69F00", "#009E73", "#D55E00"
+PURPLE, SKY, BLACK, GREY = "#CC79A7", "#56B4E9", "#000000", "#999999"
+
+
+def use_style():
+    """Set matplotlib's defaults for the course: large type, thick lines, safe colours."""
+    plt.rcParams.update(
+        {
+            "figure.figsize": (9, 4.2),
+            "figure.dpi": 110,
+            "figure.constrained_layout.use": True,
+            "font.size": 14,
+            "axes.titlesize": 15,
+            "axes.titleweight": "bold",
+            "axes.titlelocation": "left",
+            "axes.prop_cycle": plt.cycler(color=[BLUE, RED, GREEN, ORANGE, PURPLE, SKY, BLACK]),
+            "axes.spines.top": False,
+            "axes.spines.right": False,
+            "axes.grid": True,
+            "grid.color": "#dddddd",
+            "lines.linewidth": 2.5,
+            "lines.markersize": 7,
+            "legend.frameon": False,
+        }
+    )
+
+
+def computation_graph():
+    """Draw the graph of y: boxes for the nodes, arrows for what enters where."""
+    fig, ax = plt.subplots(figsize=(11, 3.6))
+    nodes = {
+        "x": (0, 1),
+        "mean": (1.5, 0),
+        "xc": (3, 1),
+        "var": (4.5, 0),
+        "rstd": (6, 0),
+        "x_hat": (7.5, 1),
+        "y": (9.5, 1),
+        "gamma": (8.5, 2),
+        "beta": (10.5, 2),
+    }
+    labels = {
+        "x": "$x$",
+        "mean": r"$\mathrm{mean}$",
+        "xc": "$x_c$",
+        "var": r"$\mathrm{var}$",
+        "rstd": r"$\mathrm{rstd}$",
+        "x_hat": r"$\hat{x}$",
+        "y": "$y$",
+        "gamma": r"$\gamma$",
+        "beta": r"$\beta$",
+    }
+    arrows = "x-mean x-xc mean-xc xc-var var-rstd rstd-x_hat xc-x_hat x_hat-y gamma-y beta-y"
+    for arrow in arrows.split():
+        start, end = arrow.split("-")
+        through_statistics = {start, end} & {"mean", "var", "rstd"}
+        ax.annotate(
+            "",
+            nodes[end],
+            nodes[start],
+            arrowprops={
+                "arrowstyle": "-|>",
+                "lw": 2.5,
+                "shrinkA": 24,
+                "shrinkB": 24,
+                "color": RED if through_statistics else BLUE,
+            },
+        )
+    for name, (column, row) in nodes.items():
+        box = {"boxstyle": "round,pad=0.45", "fc": "white", "ec": GREY, "lw": 1.5}
+        ax.text(column, row, labels[name], ha="center", va="center", fontsize=18, bbox=box)
+    ax.set(xlim=(-0.6, 11.1), ylim=(-0.5, 2.5))
+    ax.set_title("By how many routes does one x reach y?")
+    ax.axis("off")
+    return fig, ax
+
+
+def matrix(ax, values, title, limit):
+    """Show a matrix as a heat map from -limit (red) over 0 (white) to limit (blue)."""
+    image = ax.imshow(values, cmap="RdBu", vmin=-limit, vmax=limit)
+    ax.set_title(title)
+    ax.set(xlabel="column: the x that moves", ylabel="row: the y that answers")
+    ax.grid(False)
+    return image
+
+
+def verdicts(ax, caught, rows, columns):
+    """Show a table of booleans: a filled blue cell is True (caught), an open one False (missed)."""
+    ax.imshow(np.asarray(caught), cmap="Blues", vmin=-0.15, vmax=1.6, aspect="auto")
+    for i, row in enumerate(caught):
+        for j, value in enumerate(row):
+            ax.text(j, i, "caught" if value else "–", ha="center", va="center", fontsize=11)
+    ax.set_xticks(range(len(columns)), columns, rotation=35, ha="left", rotation_mode="anchor")
+    ax.set_yticks(range(len(rows)), rows)
+    ax.xaxis.tick_top()
+    ax.tick_params(length=0)
+    ax.grid(False)
+    for side in ax.spines.values():
+        side.set_visible(False)
