@@ -85,9 +85,32 @@ def matrix(ax, values, title, limit):
     """Show a matrix as a heat map from -limit (red) over 0 (white) to limit (blue)."""
     image = ax.imshow(values, cmap="RdBu", vmin=-limit, vmax=limit)
     ax.set_title(title)
-    ax.set(xlabel="column: the x that moves", ylabel="row: the y that answers")
+    ax.set(xlabel="column: the x that moves", ylabel=r"row: the $\hat{x}$ that answers")
     ax.grid(False)
     return image
+
+
+def tangent_circle(x_hat, g, tangent):
+    """Draw, in the plane of centred rows for D = 3, which part of g survives; all three (2,)."""
+    fig, ax = plt.subplots(figsize=(8, 5.6))
+    angle = np.linspace(0, 2 * np.pi, 200)
+    ax.plot(np.sqrt(3) * np.cos(angle), np.sqrt(3) * np.sin(angle), color=GREY, lw=1.5)
+    ax.plot(*np.transpose([0 * x_hat, 1.6 * x_hat]), ":", color=GREY)
+    ax.plot(*np.transpose([x_hat + g, x_hat + tangent]), "--", color=GREY)
+    ax.plot(*x_hat, "o", color=BLACK, ms=10)
+    ax.annotate(r"$\hat{x}$", x_hat, (-8, -26), textcoords="offset points", fontsize=20)
+    arrows = (
+        (g, ORANGE, "$g$ without its mean"),
+        (tangent, BLUE, r"$dx\,/\,\mathrm{rstd}$"),
+    )
+    for vector, color, label in arrows:
+        ax.quiver(*x_hat, *vector, color=color, angles="xy", scale_units="xy", scale=1, width=0.012)
+        ax.plot([], [], color=color, lw=5, label=label)
+    ax.set(xlim=(-2, 2.9), ylim=(-2, 2.9), xlabel="first axis of the plane", ylabel="second axis")
+    ax.set_aspect("equal")
+    ax.legend(loc="upper left", bbox_to_anchor=(1, 1))
+    ax.set_title("Which part of the gradient survives?")
+    return fig, ax
 
 
 def verdicts(ax, caught, rows, columns):
