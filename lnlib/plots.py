@@ -2,6 +2,7 @@
 
 import matplotlib.pyplot as plt
 import numpy as np
+from matplotlib.colors import ListedColormap
 
 # Okabe and Ito's palette, https://jfly.uni-koeln.de/color/: told apart by colour-blind readers.
 BLUE, ORANGE, GREEN, RED = "#0072B2", "#E69F00", "#009E73", "#D55E00"
@@ -67,8 +68,8 @@ def computation_graph():
             arrowprops={
                 "arrowstyle": "-|>",
                 "lw": 2.5,
-                "shrinkA": 24,
-                "shrinkB": 24,
+                "shrinkA": 30,
+                "shrinkB": 32,
                 "color": RED if through_statistics else BLUE,
             },
         )
@@ -108,21 +109,31 @@ def tangent_circle(x_hat, g, tangent):
         ax.plot([], [], color=color, lw=5, label=label)
     ax.set(xlim=(-2, 2.9), ylim=(-2, 2.9), xlabel="first axis of the plane", ylabel="second axis")
     ax.set_aspect("equal")
+    ax.set_axisbelow(True)
     ax.legend(loc="upper left", bbox_to_anchor=(1, 1))
     ax.set_title("Which part of the gradient survives?")
     return fig, ax
 
 
-def verdicts(ax, caught, rows, columns):
-    """Show a table of booleans: a filled blue cell is True (caught), an open one False (missed)."""
-    ax.imshow(np.asarray(caught), cmap="Blues", vmin=-0.15, vmax=1.6, aspect="auto")
+def verdicts(caught, rows, columns):
+    """Show a table of booleans: blue cells say "caught" (True), orange ones "missed" (False)."""
+    fig, ax = plt.subplots(figsize=(13, 8))
+    ax.pcolormesh(
+        np.asarray(caught), cmap=ListedColormap(["#F6D5A8", "#A9D3EE"]), edgecolor="white", lw=2
+    )
     for i, row in enumerate(caught):
         for j, value in enumerate(row):
-            ax.text(j, i, "caught" if value else "–", ha="center", va="center", fontsize=11)
-    ax.set_xticks(range(len(columns)), columns, rotation=35, ha="left", rotation_mode="anchor")
-    ax.set_yticks(range(len(rows)), rows)
+            text = "caught" if value else "missed"
+            ax.text(j + 0.5, i + 0.5, text, ha="center", va="center", fontsize=11)
+    ax.set_xticks(np.arange(len(columns)) + 0.5, columns)
+    ax.tick_params(axis="x", rotation=35)
+    ax.set_yticks(np.arange(len(rows)) + 0.5, rows)
+    for label in ax.get_xticklabels():
+        label.set(ha="left", rotation_mode="anchor")
+    ax.invert_yaxis()
     ax.xaxis.tick_top()
     ax.tick_params(length=0)
     ax.grid(False)
-    for side in ax.spines.values():
-        side.set_visible(False)
+    ax.spines[:].set_visible(False)
+    fig.suptitle("Which check catches which bug?", weight="bold", x=0.02, ha="left")
+    return fig, ax

@@ -1,0 +1,229 @@
+"""The checks: they pass what is right, fail what is wrong, and say what they looked at."""
+
+import numpy as np
+import pytest
+
+from lnlib import (
+    adjoint_check,
+    directional_check,
+    gradcheck,
+    layer_norm_backward,
+    layer_norm_forward,
+)
+from lnlib.bugs import BUGS
+from lnlib.gradcheck import RTOL
+
+LAYER = layer_norm_forward, layer_norm_backward
+
+
+def point(shape, seed=0, offset=0.0, sigma=1.0):
+    rng = np.random.default_rng(seed)
+    D = shape[-1]
+    x = offset + sigma * rng.standard_normal(shape)
+    return x, rng.uniform(0.5, 2, D), rng.standard_normal(D)
+
+
+def jvp(x, gamma, beta, vx, vgamma, vbeta):
+    _, (x_hat, rstd, _) = layer_norm_forward(x, gamma, beta)
+    vc = vx - vx.mean(axis=-1, keepdims=True)
+    v_hat = rstd * (vc - x_hat * np.mean(x_hat * vc, axis=-1, keepdims=True))
+    return gamma * v_hat + vgamma * x_hat + vbeta
+
+
+def changed(**factors):
+    """Return a backward pass whose results are multiplied by the factors."""
+
+    def backward(dy, cache):
+        gradients = dict(zip(("dx", "dgamma", "dbeta"), layer_norm_backward(dy, cache)))
+        return [gradients[name] * factors.get(name, 1) for name in gradients]
+
+    return backward
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_reference_on_random_shapes(seed):
+    rng = np.random.default_rng(seed)
+    D = int(rng.integers(1, 5)) if seed % 4 == 0 else int(rng.integers(1, 301))
+    shape = tuple(rng.integers(1, 4, seed % 4)) + (D,)
+    at = point(shape, seed, offset=rng.choice([0, 1, -30, 1e3]), sigma=rng.choice([0.1, 1, 10]))
+    for method, tolerance in (("complex", 1e-14), ("central", 1e-8)):
+        report = gradcheck(*LAYER, *at, method=method, sample=60, seed=seed)
+        assert report.rtol == tolerance
+        assert report.passed, report
+    assert directional_check(*LAYER, *at, seed=seed).passed
+    assert adjoint_check(jvp, *LAYER, *at, seed=seed).passed
+
+
+@pytest.mark.parametrize("method", RTOL)
+@pytest.mark.parametrize("sigma", [1e-6, 1e-3, 1.0])
+def test_mean_1e8_passes_the_same_tolerance(method, sigma):
+    at = point((3, 40), offset=1e8, sigma=sigma)
+    assert gradcheck(*LAYER, *at, method=method).passed
+    assert directional_check(*LAYER, *at).passed
+
+
+@pytest.mark.parametrize("method", RTOL)
+def test_constant_rows_pass(method):
+    _, gamma, beta = point((6,))
+    assert gradcheck(*LAYER, np.full((2, 6), 7.0), gamma, beta, method=method).passed
+    assert gradcheck(*LAYER, np.zeros((2, 6)), gamma, beta, method=method).passed
+
+
+@pytest.mark.parametrize("eps", [1e-12, 1e-2])
+def test_other_eps(eps):
+    def forward(x, gamma, beta):
+        return layer_norm_forward(x, gamma, beta, eps)
+
+    at = point((2, 7), sigma=1e-4)
+    assert gradcheck(forward, layer_norm_backward, *at, eps=eps).passed
+    assert directional_check(forward, layer_norm_backward, *at, eps=eps).passed
+
+
+@pytest.mark.parametrize("name", ["dx", "dgamma", "dbeta"])
+@pytest.mark.parametrize("method", RTOL)
+def test_small_mistakes_are_caught_where_they_are(name, method):
+    report = gradcheck(*LAYER[:1], changed(**{name: 1 + 1e-6}), *point((2, 3, 5)), method=method)
+    assert not report.passed
+    assert [n for n, e in report.errors.items() if e > report.rtol] == [name]
+    assert 1e-8 < report.errors[name] < 1e-5
+    assert not directional_check(*LAYER[:1], changed(**{name: 1 + 1e-6}), *point((2, 3, 5))).passed
+
+
+def test_mistake_in_one_row_is_seen_by_every_full_check():
+    def backward(dy, cache):
+        dx, dgamma, dbeta = layer_norm_backward(dy, cache)
+        dx[-1] *= 1 + 1e-4
+        return dx, dgamma, dbeta
+
+    at = point((50, 4))
+    at[0][:-1] *= 1e-3  # all other rows have much larger gradients
+    assert not gradcheck(layer_norm_forward, backward, *at).passed
+    assert not directional_check(layer_norm_forward, backward, *at).passed
+    assert not adjoint_check(jvp, layer_norm_forward, backward, *at).passed
+
+
+@pytest.mark.parametrize("bug", BUGS, ids=lambda bug: bug.name)
+def test_every_bug_is_caught(bug):
+    at = point((2, 3, 8), offset=5, sigma=3)
+    for method in RTOL:
+        assert not gradcheck(layer_norm_forward, bug.backward, *at, method=method).passed
+    assert not directional_check(layer_norm_forward, bug.backward, *at).passed
+    assert not adjoint_check(jvp, layer_norm_forward, bug.backward, *at).passed
+    for shape in ((6,), (4, 5), (2, 1, 3, 7)):  # and each runs on other shapes
+        x, gamma, beta = point(shape)
+        gradients = bug.backward(np.ones(shape), layer_norm_forward(x, gamma, beta)[1])
+        assert all(np.isfinite(d).all() for d in gradients)
+
+
+def test_museum_is_large_and_named():
+    assert len(BUGS) >= 12
+    assert len({bug.name for bug in BUGS}) == len(BUGS)
+    assert all(bug.forgets for bug in BUGS)
+
+
+@pytest.mark.parametrize("where", [0, 1, 2])
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+@pytest.mark.parametrize("sample", [None, 1])
+def test_nan_and_inf_anywhere_fail(where, value, sample):
+    def backward(dy, cache):
+        gradients = layer_norm_backward(dy, cache)
+        gradients[where].flat[-1] = value
+        return gradients
+
+    at = point((30, 20))
+    for report in (
+        gradcheck(layer_norm_forward, backward, *at, sample=sample),
+        gradcheck(layer_norm_forward, backward, *at, sample=sample, method="complex"),
+        directional_check(layer_norm_forward, backward, *at),
+        adjoint_check(jvp, layer_norm_forward, backward, *at),
+    ):
+        assert not report.passed
+        assert "FAILED" in str(report)
+
+
+def test_nan_in_the_input_fails():
+    x, gamma, beta = point((3, 5))
+    x[1, 2] = np.nan
+    assert not gradcheck(*LAYER, x, gamma, beta).passed
+    assert not gradcheck(*LAYER, x, gamma, beta, sample=1).passed
+    assert not directional_check(*LAYER, x, gamma, beta).passed
+
+
+def test_sample_is_counted_and_repeatable():
+    at = point((2, 128, 1024))
+    report = gradcheck(*LAYER, *at, sample=20)
+    assert report.passed
+    assert report.checked == {"dx": (20, 262144), "dgamma": (20, 1024), "dbeta": (20, 1024)}
+    assert "20 of 262144 entries" in str(report)
+    small = point((3, 4))
+    assert gradcheck(*LAYER, *small, sample=100).checked["dx"] == (12, 12)
+    seen = [gradcheck(*LAYER, *small, sample=3, seed=s).errors for s in (0, 0, 1)]
+    assert seen[0] == seen[1] != seen[2]
+
+
+def test_wrong_shapes_are_reported_in_words():
+    def backward(dy, cache):
+        dx, dgamma, dbeta = layer_norm_backward(dy, cache)
+        return dx, dgamma[None], dbeta
+
+    report = gradcheck(layer_norm_forward, backward, *point((2, 5)))
+    assert not report.passed and report.errors["dgamma"] == np.inf
+    assert "shape (1, 5), expected (5,)" in str(report)
+    report = directional_check(layer_norm_forward, backward, *point((2, 5)))
+    assert "dgamma: shape (1, 5), expected (5,)" in str(report)
+
+
+def test_forward_that_drops_the_imaginary_part():
+    def forward(x, gamma, beta):
+        y, cache = layer_norm_forward(x, gamma, beta)
+        return y.real, cache
+
+    with pytest.raises(TypeError, match="complex"):
+        gradcheck(forward, layer_norm_backward, *point((2, 5)), method="complex")
+
+
+def test_inputs_stay_and_float32_is_taken_as_float64():
+    at = [a.astype(np.float32) for a in point((2, 5))]
+    copies = [a.copy() for a in at]
+    assert gradcheck(*LAYER, *at, method="complex").passed
+    assert all(np.array_equal(a, b) and a.dtype == b.dtype for a, b in zip(at, copies))
+    assert gradcheck(*LAYER, [[1, 2, 4]], [1, 2, 3], [0, 0, 1]).passed
+
+
+def test_progress_goes_to_stderr(capfd):
+    gradcheck(*LAYER, *point((2, 5)), progress=True)
+    captured = capfd.readouterr()
+    assert "dgamma" in captured.err and not captured.out
+    gradcheck(*LAYER, *point((2, 5)))
+    assert not capfd.readouterr().err
+
+
+BAD = {
+    "method": ({"method": "forward"}, ValueError, "method must be"),
+    "h zero": ({"h": 0.0}, ValueError, "h must be positive"),
+    "h negative": ({"h": -1e-5}, ValueError, "h must be positive"),
+    "h nan": ({"h": np.nan}, ValueError, "h must be positive"),
+    "sample zero": ({"sample": 0}, ValueError, "sample must be a positive integer"),
+    "sample float": ({"sample": 2.5}, ValueError, "sample must be a positive integer"),
+    "x complex": ({"x": np.ones((2, 5)) * 1j}, TypeError, "x must be real"),
+    "gamma text": ({"gamma": ["a"] * 5}, TypeError, "gamma must be real"),
+    "x scalar": ({"x": 1.0}, ValueError, "must have shapes"),
+    "beta length": ({"beta": np.ones(4)}, ValueError, "must have shapes"),
+    "beta matrix": ({"beta": np.ones((1, 5))}, ValueError, "must have shapes"),
+}
+
+
+@pytest.mark.parametrize("case", BAD)
+def test_bad_arguments(case):
+    change, error, message = BAD[case]
+    good = dict(zip(("x", "gamma", "beta"), point((2, 5))))
+    with pytest.raises(error, match=message):
+        gradcheck(*LAYER, **(good | change))
+
+
+def test_fixed_h_and_rtol():
+    at = point((2, 5))
+    errors = [gradcheck(*LAYER, *at, h=h).errors["dx"] for h in (1e-2, 1e-3)]
+    assert 50 < errors[0] / errors[1] < 200  # truncation falls with the square of h
+    assert not gradcheck(*LAYER, *at, h=1e-2).passed
+    assert gradcheck(*LAYER, *at, h=1e-2, rtol=1e-2).passed

@@ -1,0 +1,315 @@
+"""The reference: contracts, dtypes, edge cases, bad input, and the numerical promise."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from oracle import norm_wise, oracle
+
+from lnlib import (
+    LayerNormCache,
+    layer_norm_backward,
+    layer_norm_backward_staged,
+    layer_norm_forward,
+)
+
+PROMISE = {np.float32: 4e-7, np.float64: 1e-15}
+DENORMAL = 2.0**-149 / 4e-7  # below this float32 has fewer digits than the promise
+
+
+def data(shape, dtype=np.float64, seed=0, offset=0.0, sigma=1.0):
+    """Random dy, x, gamma, beta; dy is biased, nothing is constant or symmetric."""
+    rng = np.random.default_rng(seed)
+    D = shape[-1]
+    x = offset + sigma * rng.standard_normal(shape)
+    dy = 0.5 + rng.standard_normal(shape)
+    gamma, beta = rng.uniform(0.5, 2, D), rng.standard_normal(D)
+    return [a.astype(dtype) for a in (dy, x, gamma, beta)]
+
+
+def both_passes(dy, x, gamma, beta, eps=1e-5):
+    y, cache = layer_norm_forward(x, gamma, beta, eps)
+    return y, *layer_norm_backward(dy, cache)
+
+
+@pytest.mark.parametrize("dtype", PROMISE)
+@pytest.mark.parametrize("D", [1, 2, 3, 31, 1000])
+@pytest.mark.parametrize("offset", [0, 1e2, 1e4, 1e7])
+def test_promise_against_decimal_arithmetic(dtype, D, offset):
+    dy, x, gamma, beta = data((4, D), dtype, seed=D, offset=offset)
+    y, dx, dgamma, dbeta, bound = oracle(dy, x, gamma, beta)
+    got = both_passes(dy, x, gamma, beta)
+    assert norm_wise(got[0], y) <= PROMISE[dtype]
+    assert norm_wise(got[1], dx, bound) <= PROMISE[dtype]
+    assert norm_wise(got[2], dgamma, max(np.abs(dgamma).max(), 0.1)) <= PROMISE[dtype]
+    assert norm_wise(got[3], dbeta) <= PROMISE[dtype]
+    staged = layer_norm_backward_staged(dy, x, gamma)
+    assert norm_wise(staged[0], dx, bound) <= PROMISE[dtype]
+    assert np.array_equal(staged[1], got[2]) and np.array_equal(staged[2], got[3])
+
+
+@pytest.mark.parametrize("size", [1e-42, 1e-30, 1e-3, 1e6, 1e20, 3e38])
+@pytest.mark.parametrize("eps", [0.0, 1e-5])
+def test_rows_of_any_size_are_right(size, eps):
+    dy, _, gamma, beta = data((3, 7), np.float32)
+    rng = np.random.default_rng(1)
+    x = (size * rng.uniform(-1, 1, (3, 7))).astype(np.float32)
+    y, dx, _, _, bound = oracle(dy, x, gamma, beta, eps)
+    rstd_fits = size > 1e-37 or eps > 0  # else 1 / std is beyond float32
+    with np.errstate(over="ignore", invalid="ignore"):
+        got = both_passes(dy, x, gamma, beta, eps)
+        staged, _, _ = layer_norm_backward_staged(dy, x, gamma, eps)
+    assert norm_wise(got[0], y) <= 4e-7
+    for candidate in (got[1], staged):
+        if rstd_fits:
+            assert norm_wise(candidate, dx, bound + DENORMAL) <= 4e-7
+        else:
+            assert not np.isfinite(candidate).all()
+
+
+def test_one_huge_entry_among_small_ones():
+    dy, x, gamma, beta = data((3, 9), np.float32)
+    x[0, 4], x[1, 0], x[2, 8] = 1e20, -3e38, 1e30
+    y, dx, _, _, bound = oracle(dy, x, gamma, beta)
+    got = both_passes(dy, x, gamma, beta)
+    assert norm_wise(got[0], y) <= 4e-7
+    assert norm_wise(got[1], dx, bound + DENORMAL) <= 4e-7
+
+
+def test_float64_rows_near_the_end_of_the_range():
+    dy, x, gamma, beta = data((2, 6), sigma=1e307)
+    y, dx, _, _, bound = oracle(dy, x, gamma, beta)
+    got = both_passes(dy, x, gamma, beta)
+    assert norm_wise(got[0], y) <= 1e-15
+    assert norm_wise(got[1], dx, bound) <= 1e-14
+
+
+def test_long_sums_over_rows_keep_the_promise():
+    rng = np.random.default_rng(2)
+    dy = rng.random((1_000_000, 2), dtype=np.float32)
+    x = rng.standard_normal((1_000_000, 2), dtype=np.float32)
+    x_hat = x / np.float32(3)
+    cache = LayerNormCache(x_hat, np.ones((1_000_000, 1), np.float32), np.ones(2, np.float32))
+    _, dgamma, dbeta = layer_norm_backward(dy, cache)
+    exact = np.sum(dy.astype(np.float64) * x_hat, axis=0)
+    assert norm_wise(dgamma, exact, np.abs(dy * x_hat).sum() / 1000) <= 4e-7
+    assert norm_wise(dbeta, dy.sum(axis=0, dtype=np.float64)) <= 6e-8
+
+
+def test_float16_is_computed_in_float32():
+    dy, x, gamma, beta = data((5, 64), np.float16, offset=100, sigma=3)
+    wide = both_passes(*(a.astype(np.float32) for a in (dy, x, gamma, beta)))
+    narrow = both_passes(dy, x, gamma, beta)
+    for a, b in zip(narrow, wide):
+        assert a.dtype == np.float16
+        assert np.array_equal(a, b.astype(np.float16))
+    large = np.float16(6e4) * np.array(
+        [1, -1, 0.5, 0.25], np.float16
+    )  # its square is not a float16
+    assert np.isfinite(layer_norm_forward(large, gamma[:4], beta[:4])[0]).all()
+    _, cache = layer_norm_forward(x, gamma, beta)
+    assert cache.x_hat.dtype == cache.rstd.dtype == np.float32
+
+
+@pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64, np.longdouble])
+def test_dtypes_stay(dtype):
+    for result in both_passes(*data((2, 5), dtype)):
+        assert result.dtype == dtype
+    dy, x, gamma, _ = data((2, 5), dtype)
+    for result in layer_norm_backward_staged(dy, x, gamma):
+        assert result.dtype == dtype
+
+
+def test_mixed_dtypes_promote_as_numpy_does():
+    dy, x, gamma, beta = data((2, 5))
+    y, cache = layer_norm_forward(x.astype(np.float32), gamma, beta)
+    assert y.dtype == np.float64
+    assert {d.dtype for d in layer_norm_backward(dy.astype(np.float32), cache)} == {
+        np.dtype(np.float32)
+    }
+    assert layer_norm_forward(x.astype(np.float16), gamma.astype("f"), beta.astype("f"))[
+        0
+    ].dtype == np.dtype(np.float32)
+
+
+@pytest.mark.parametrize("dtype", [np.complex64, np.complex128])
+def test_complex_input_is_not_conjugated(dtype):
+    dy, x, gamma, beta = data((2, 5))
+    x = (x + 0.1j * dy).astype(dtype)
+    y, cache = layer_norm_forward(x, gamma.astype(dtype), beta.astype(dtype))
+    xc = x.astype(complex) - x.astype(complex).mean(axis=-1, keepdims=True)
+    expected = gamma * xc / np.sqrt((xc * xc).mean(axis=-1, keepdims=True) + 1e-5) + beta
+    assert y.dtype == dtype
+    assert np.allclose(y, expected, rtol=1e-5 if dtype == np.complex64 else 1e-13)
+    dx, dgamma, dbeta = layer_norm_backward(dy, cache)
+    assert np.iscomplexobj(dx) and np.iscomplexobj(dgamma)
+    staged = layer_norm_backward_staged(dy, x, gamma.astype(dtype))
+    assert all(np.allclose(a, b, rtol=1e-4) for a, b in zip(staged, (dx, dgamma, dbeta)))
+
+
+@pytest.mark.parametrize("shape", [(5,), (3, 5), (2, 3, 5), (2, 1, 3, 5), (0, 5), (2, 0, 5)])
+def test_any_leading_axes(shape):
+    dy, x, gamma, beta = data(shape)
+    y, cache = layer_norm_forward(x, gamma, beta)
+    dx, dgamma, dbeta = layer_norm_backward(dy, cache)
+    assert y.shape == dx.shape == cache.x_hat.shape == shape
+    assert cache.rstd.shape == shape[:-1] + (1,)
+    assert dgamma.shape == dbeta.shape == (5,)
+    flat = both_passes(dy.reshape(-1, 5), x.reshape(-1, 5), gamma, beta)
+    assert np.array_equal(flat[1], dx.reshape(-1, 5))
+    assert np.allclose(flat[2], dgamma, rtol=1e-14, atol=1e-15)
+
+
+def test_gradients_of_the_cache_only():
+    """The cache holds x_hat, rstd and gamma, detached from the caller's arrays."""
+    dy, x, gamma, beta = data((4, 6))
+    _, cache = layer_norm_forward(x, gamma, beta)
+    assert cache._fields == ("x_hat", "rstd", "gamma")
+    before = layer_norm_backward(dy, cache)
+    x[...], gamma[...], beta[...] = 9, 9, 9
+    for a, b in zip(before, layer_norm_backward(dy, cache)):
+        assert np.array_equal(a, b)
+
+
+def test_memory_layout_does_not_matter():
+    dy, x, gamma, beta = data((64, 300), np.float32, offset=1e4)
+    expected = both_passes(dy, x, gamma, beta)
+    for twist in (np.asfortranarray, lambda a: np.repeat(a, 2, axis=-1)[..., ::2]):
+        got = both_passes(twist(dy), twist(x), twist(gamma), twist(beta))
+        assert all(np.array_equal(a, b) for a, b in zip(got, expected))
+    swapped = [a.astype(a.dtype.newbyteorder()) for a in (dy, x, gamma, beta)]
+    assert all(np.array_equal(a, b) for a, b in zip(both_passes(*swapped), expected))
+
+
+def test_lists_are_welcome():
+    y, cache = layer_norm_forward([[1.0, 2.0, 4.0]], [1.0, 1.0, 1.0], [0.0, 0.0, 0.0])
+    assert y.shape == (1, 3)
+    assert layer_norm_backward([[1.0, 0.0, 0.0]], cache)[0].shape == (1, 3)
+
+
+def test_nothing_is_changed_in_place():
+    arrays = data((3, 5))
+    copies = [a.copy() for a in arrays]
+    dy, x, gamma, beta = arrays
+    y, cache = layer_norm_forward(x, gamma, beta)
+    cached = [a.copy() for a in cache]
+    layer_norm_backward(dy, cache)
+    layer_norm_backward_staged(dy, x, gamma)
+    assert all(np.array_equal(a, b) for a, b in zip(arrays, copies))
+    assert all(np.array_equal(a, b) for a, b in zip(cache, cached))
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
+def test_bad_values_spoil_their_row_only(bad):
+    dy, x, gamma, beta = data((4, 6))
+    clean = both_passes(dy, x, gamma, beta)
+    x[2, 3] = bad
+    with np.errstate(invalid="ignore"):
+        spoiled = both_passes(dy, x, gamma, beta)
+        staged = layer_norm_backward_staged(dy, x, gamma)
+    others = [0, 1, 3]
+    for k in (0, 1):
+        assert np.isnan(spoiled[k][2]).all()
+        assert np.array_equal(spoiled[k][others], clean[k][others])
+    assert np.isnan(staged[0][2]).all() and np.isfinite(staged[0][others]).all()
+
+
+def test_constant_rows_and_single_features():
+    dy, _, gamma, beta = data((2, 6))
+    y, dx, dgamma, _ = both_passes(dy, np.full((2, 6), 7.3), gamma, beta)
+    assert np.array_equal(y, np.broadcast_to(beta, (2, 6)))
+    g = gamma * dy
+    assert np.allclose(dx, (g - g.mean(axis=-1, keepdims=True)) / np.sqrt(1e-5), rtol=1e-13)
+    assert not dgamma.any()
+    dy, x, gamma, beta = data((3, 1))
+    y, dx, _, _ = both_passes(dy, x, gamma, beta)
+    assert np.array_equal(y, np.broadcast_to(beta, (3, 1))) and not dx.any()
+
+
+BAD_FORWARD = {
+    "x integer": ({"x": np.ones((2, 3), int)}, TypeError, "x must be floating-point"),
+    "x boolean": ({"x": np.ones((2, 3), bool)}, TypeError, "x must be floating-point"),
+    "x text": ({"x": np.array([["a", "b", "c"]])}, TypeError, "x must be floating-point"),
+    "x object": ({"x": np.array([[1.0, 2.0, None]])}, TypeError, "x must be floating-point"),
+    "x scalar": ({"x": 3.0}, ValueError, "x must have shape"),
+    "D is 0": ({"x": np.ones((2, 0))}, ValueError, "D >= 1"),
+    "gamma integer": ({"gamma": np.ones(3, int)}, TypeError, "gamma must be floating-point"),
+    "gamma length": ({"gamma": np.ones(4)}, ValueError, r"gamma must have shape \(3,\)"),
+    "gamma scalar": ({"gamma": 1.0}, ValueError, r"gamma must have shape \(3,\).*got shape \(\)"),
+    "gamma matrix": ({"gamma": np.ones((1, 3))}, ValueError, "gamma must have shape"),
+    "beta integer": ({"beta": np.zeros(3, int)}, TypeError, "beta must be floating-point"),
+    "beta length": ({"beta": np.zeros(2)}, ValueError, r"beta must have shape \(3,\)"),
+    "eps negative": ({"eps": -1e-5}, ValueError, "eps must be finite and not negative"),
+    "eps nan": ({"eps": np.nan}, ValueError, "eps must be finite"),
+    "eps infinite": ({"eps": np.inf}, ValueError, "eps must be finite"),
+    "eps text": ({"eps": "1e-5"}, TypeError, "eps must be a real number"),
+    "eps array": ({"eps": np.array([1e-5])}, TypeError, "eps must be a real number"),
+}
+
+
+@pytest.mark.parametrize("case", BAD_FORWARD)
+def test_bad_forward_arguments(case):
+    change, error, message = BAD_FORWARD[case]
+    good = {"x": np.ones((2, 3)), "gamma": np.ones(3), "beta": np.zeros(3), "eps": 1e-5}
+    with pytest.raises(error, match=message):
+        layer_norm_forward(**(good | change))
+    if "beta" not in change:
+        staged = good | change | {"dy": np.ones((2, 3))}
+        del staged["beta"]
+        with pytest.raises(error, match=message):
+            layer_norm_backward_staged(**staged)
+
+
+BAD_BACKWARD = {
+    "dy integer": (np.ones((2, 3), int), TypeError, "dy must be floating-point"),
+    "dy too short": (np.ones((1, 3)), ValueError, r"dy must have the shape of x .*\(2, 3\)"),
+    "dy of another rank": (np.ones((1, 2, 3)), ValueError, "dy must have the shape of x"),
+    "dy that would broadcast": (np.ones(3), ValueError, "dy must have the shape of x"),
+}
+
+
+@pytest.mark.parametrize("case", BAD_BACKWARD)
+def test_bad_dy(case):
+    dy, error, message = BAD_BACKWARD[case]
+    _, x, gamma, beta = data((2, 3))
+    _, cache = layer_norm_forward(x, gamma, beta)
+    with pytest.raises(error, match=message):
+        layer_norm_backward(dy, cache)
+    with pytest.raises(error, match=message):
+        layer_norm_backward_staged(dy, x, gamma)
+
+
+def test_cache_must_be_a_cache():
+    with pytest.raises(TypeError, match="cache must be a LayerNormCache, got tuple"):
+        layer_norm_backward(np.ones((2, 3)), (np.ones((2, 3)), np.ones((2, 1)), np.ones(3)))
+
+
+shapes = st.tuples(st.integers(1, 4), st.integers(1, 4), st.integers(1, 40))
+
+
+@settings(max_examples=60, deadline=None, derandomize=True)
+@given(shape=shapes, seed=st.integers(0, 2**32), exponent=st.integers(-40, 40))
+def test_properties(shape, seed, exponent):
+    dy, x, gamma, beta = data(shape, seed=seed, offset=3)
+    y, dx, dgamma, dbeta = both_passes(dy, x, gamma, beta)
+    rstd = layer_norm_forward(x, gamma, beta)[1].rstd
+    size = np.abs(rstd * gamma * dy).max()
+    # the gradient does not see the level, and sees the spread only through eps
+    assert np.abs(dx.sum(axis=-1)).max() <= 1e-13 * size * shape[-1]
+    # bounded by rstd * |gamma * dy|
+    norms = [np.linalg.norm(a, axis=-1) for a in (dx, rstd * gamma * dy)]
+    assert np.all(norms[0] <= norms[1] * (1 + 1e-12))
+    # linear in dy
+    twice = both_passes(2 * dy, x, gamma, beta)
+    assert all(np.array_equal(2 * a, b) for a, b in zip((dx, dgamma, dbeta), twice[1:]))
+    # a power of two in x, with eps to match, changes nothing but the units of dx
+    s = 2.0**exponent
+    scaled = both_passes(dy, s * x, gamma, beta, eps=s * s * 1e-5)
+    assert np.array_equal(y, scaled[0]) and np.array_equal(dgamma, scaled[2])
+    assert np.array_equal(dx, s * scaled[1])
+    # rows in another order
+    turned = both_passes(dy[::-1], x[::-1], gamma, beta)
+    assert np.array_equal(turned[0], y[::-1]) and np.array_equal(turned[1], dx[::-1])
+    # node by node
+    staged = layer_norm_backward_staged(dy, x, gamma)
+    assert np.abs(staged[0] - dx).max() <= 1e-13 * size

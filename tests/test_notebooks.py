@@ -1,0 +1,131 @@
+"""Hygiene of the notebooks, and of the tree around them: what strict nbval cannot see."""
+
+import ast
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import nbformat
+import pytest
+from execute_notebooks import METADATA
+
+ROOT = Path(__file__).resolve().parent.parent
+NOTEBOOKS = sorted((ROOT / "notebooks").rglob("*.ipynb"))
+NOTEBOOKS = [path for path in NOTEBOOKS if ".ipynb_checkpoints" not in path.parts]
+LESSONS = [path for path in NOTEBOOKS if path.parent.name == "notebooks"]
+NOT_HERE = re.compile(r"/home/|/root/|/work/|/tmp/|/Users/|[A-Z]:\\\\|/usr/lib|site-packages")
+
+
+def read(path):
+    return nbformat.read(path, as_version=4)
+
+
+def code_cells(path):
+    return [cell for cell in read(path).cells if cell.cell_type == "code"]
+
+
+each_notebook = pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.name)
+each_lesson = pytest.mark.parametrize("path", LESSONS, ids=lambda path: path.name)
+
+
+def test_there_are_lessons():
+    assert [path.name[:2] for path in LESSONS][:3] == ["01", "02", "03"]
+
+
+@each_notebook
+def test_executed_in_order_and_normalised(path):
+    notebook = read(path)
+    nbformat.validate(notebook)
+    assert notebook.metadata == METADATA
+    counts = [cell.execution_count for cell in code_cells(path)]
+    assert counts == list(range(1, len(counts) + 1))
+    ids = [cell.id for cell in notebook.cells]
+    assert len(set(ids)) == len(ids)
+    for cell in notebook.cells:
+        assert set(cell.metadata) <= {"tags"}
+        assert set(cell.metadata.get("tags", [])) <= {"nbval-ignore-output"}
+        assert cell.source.strip()
+    assert nbformat.writes(notebook) + "\n" == path.read_text("utf-8")
+
+
+@each_notebook
+def test_outputs_are_clean(path):
+    for cell in code_cells(path):
+        for output in cell.outputs:
+            assert output.output_type != "error"
+            assert output.get("name") != "stderr"
+            assert "image/svg+xml" not in output.get("data", {})
+            text = output.get("text", "") or output.get("data", {}).get("text/plain", "")
+            assert not NOT_HERE.search(text), text
+
+
+@each_notebook
+def test_sources_are_clean(path):
+    for cell in read(path).cells:
+        assert not NOT_HERE.search(cell.source)
+        assert not re.search(r"NBVAL|%%writefile|TODO|FIXME", cell.source)
+        for link in re.findall(r"\]\(([^)]+)\)", cell.source):
+            assert link.startswith(("https://", "#")) or (path.parent / link).exists(), link
+
+
+@each_lesson
+def test_lesson_has_its_shape(path):
+    notebook = read(path)
+    text = "\n".join(cell.source for cell in notebook.cells if cell.cell_type == "markdown")
+    assert text.startswith(f"# {path.name[:2]} · ")
+    for part in ("What you'll do", "What you'll learn", "What you'll need"):
+        assert f"**{part}" in notebook.cells[0].source
+    for heading in ("## Check yourself", "## In practice", "## Further reading"):
+        assert heading in text
+    assert text.count("<details>") == text.count("</details>") == 3
+    assert text.count("**Predict.**") >= 5
+    assert text.count("**Is it true?**") == text.count("**Verdict:")
+
+
+@each_lesson
+def test_lesson_asserts_and_draws(path):
+    cells = code_cells(path)
+    assert sum("assert " in cell.source for cell in cells) >= 10
+    pictures = [o for cell in cells for o in cell.outputs if "image/png" in o.get("data", {})]
+    assert len(pictures) >= 4
+    for cell in cells:
+        assert len(cell.source.splitlines()) <= 20, cell.source
+
+
+@each_lesson
+def test_mistakes_in_display_maths(path):
+    for cell in read(path).cells:
+        if cell.cell_type == "markdown":
+            assert cell.source.count("$$") % 2 == 0
+            assert cell.source.count("$") % 2 == 0
+            assert cell.source.count("{") == cell.source.count("}")
+
+
+def imports(source):
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Import):
+            yield from (alias.name.split(".")[0] for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+            yield node.module.split(".")[0]
+
+
+def test_no_framework_anywhere():
+    sources = [path.read_text("utf-8") for path in ROOT.glob("lnlib/**/*.py")]
+    sources += [cell.source for path in NOTEBOOKS for cell in code_cells(path)]
+    found = {name for source in sources for name in imports(source)}
+    assert "numpy" in found
+    assert not found & {"torch", "tensorflow", "jax", "autograd", "keras", "mxnet", "theano"}
+
+
+def test_importing_lnlib_is_light():
+    code = "import sys, lnlib; print({'matplotlib', 'cupy'} & set(sys.modules))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "set()"
+
+
+@pytest.mark.parametrize("arguments", [["check"], ["format", "--check"]], ids=" ".join)
+def test_ruff(arguments):
+    command = [sys.executable, "-m", "ruff", *arguments, "--quiet", str(ROOT)]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
