@@ -117,10 +117,11 @@ def wrong_axis(dy, g, x_hat, rstd, gamma):
     return rstd * (g - g.mean(axis=rows) - x_hat * (g * x_hat).mean(axis=rows))
 
 
-@_wrong_dx("stale x_hat", "that the cache belongs to one forward pass: these rows are another's")
-def stale_x_hat(dy, g, x_hat, rstd, gamma):
-    stale = np.roll(x_hat, 1).reshape(x_hat.shape)
-    return rstd * (g - _mean(g) - stale * _mean(g * stale))
+@_exhibit("stale x_hat", "that the cache belongs to one forward pass: these rows are another's")
+def stale_x_hat(dy, cache):
+    rows = cache.x_hat.reshape(-1, dy.shape[-1])  # (N, D)
+    stale = np.roll(rows, 1, axis=0).reshape(dy.shape)
+    return layer_norm_backward(dy, cache._replace(x_hat=stale))
 
 
 @_exhibit("dgamma not summed", "that every row uses the same gamma, so that gradients add up")

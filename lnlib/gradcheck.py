@@ -1,18 +1,22 @@
 """Is this backward pass the derivative of this forward pass? Four ways to ask.
 
 Every check uses the scalar probe L = sum(dy * y) with a random dy and works in float64. Every error
-is divided by the size that the gradient would have if nothing in it cancelled: the largest
-rstd * |gamma * dy| of the row for dx (the bound of lesson 01), the largest sum of absolute terms of
-any column for dgamma and dbeta. So a gradient that is zero for a good reason is not called wrong
-for its rounding.
+is divided by the size that the gradient has where nothing in it cancels: the largest
+rstd * |gamma * dy| of the row for dx, the largest sum of absolute terms of any column for dgamma
+and dbeta. So a gradient that is zero for a good reason is not called wrong for its rounding.
 """
 
 from dataclasses import dataclass, field
+from numbers import Integral
 
 import numpy as np
 from tqdm import tqdm
 
+from .layernorm import layer_norm_forward
+
 RTOL = {"central": 1e-8, "complex": 1e-14}
+_TITLE = {"central": "central differences", "complex": "complex step"}
+_UNIT = {"central": np.cbrt(2.0**-52), "complex": 1e-30}
 _NAMES = ("x", "gamma", "beta")
 
 
@@ -26,11 +30,11 @@ class Report:
     rtol : float
     errors : dict of str to float
         Largest error of each gradient, relative as the module says; nan if a value was not finite,
-        inf if the shape was wrong.
+        inf if a gradient could not be compared.
     checked : dict of str to (int, int)
         How many entries were compared, of how many.
     problems : dict of str to str
-        What is wrong beside the numbers, in words.
+        Why a gradient could not be compared.
     """
 
     method: str
@@ -50,8 +54,8 @@ class Report:
         for name, error in self.errors.items():
             size = f"<= {self.rtol:.0e}" if error <= self.rtol else f"{error:.1e}"
             done, total = self.checked[name]
-            note = f"  {self.problems[name]}" if name in self.problems else ""
-            lines.append(f"  {name:<11} {size:<9} {done} of {total} entries{note}")
+            lines.append(f"  {name:<11} {size:<9} {done} of {total} entries")
+        lines += [f"  {name} has {problem}" for name, problem in self.problems.items()]
         return "\n".join(lines)
 
 
@@ -71,11 +75,13 @@ def gradcheck(
     gamma, beta : array_like, shape (D,)
         Real; taken as float64. Values that differ from entry to entry test most.
     method : {"central", "complex"}
-        Central differences [1]_ divide by the step really taken, (x + h) - (x - h). The complex
-        step [2]_ subtracts nothing; forward must accept complex input.
+        Central differences [1]_ divide by the step really taken, (x + h) - (x - h); they lose
+        digits where |beta| or |gamma| is very large or the offset of x is beyond 1e11 spreads. The
+        complex step [2]_ subtracts nothing; forward must accept complex input.
     h : float, optional
-        Step, the same for every entry. By default cbrt(2**-52) (central) or 1e-30 (complex) times
-        the length on which y changes: sqrt(var + eps) for x, 1 for gamma and beta.
+        Step, the same for every entry. By default it fits the length on which y changes:
+        cbrt(2**-52) * sqrt(var + eps) for x, and 1 or more for gamma and beta, in which y is
+        linear; 1e-30 times as much for the complex step.
     sample : int, optional
         Check this many randomly chosen entries of each array. By default all of them.
     rtol : float, optional
@@ -96,7 +102,8 @@ def gradcheck(
     TypeError
         If an array is complex or not numeric, or forward discards the imaginary part.
     ValueError
-        If method is unknown, or h, sample or a shape does not fit.
+        If method is unknown, h, sample or a shape does not fit, x is empty, or backward does not
+        return three gradients.
 
     References
     ----------
@@ -107,32 +114,32 @@ def gradcheck(
         raise ValueError(f'method must be "central" or "complex", got {method!r}')
     if h is not None and not h > 0:
         raise ValueError(f"h must be positive, got {h}")
-    if sample is not None and not (isinstance(sample, int) and sample > 0):
+    if sample is not None and not _is_count(sample):
         raise ValueError(f"sample must be a positive integer or None, got {sample!r}")
     point = _point(x, gamma, beta)
-    rng = np.random.default_rng(seed)
-    dy, analytic, problems = _probe(forward, backward, point, rng)
-    length, yardstick = _scales(dy, *point, eps)
+    dy, gradients, problems, rng = _probe(forward, backward, point, seed)
+    std, yardsticks = _scales(dy, *point, eps)
     errors, checked = {}, {}
     for k, name in enumerate(_NAMES):
         size = point[k].size
+        if f"d{name}" in problems:
+            errors[f"d{name}"], checked[f"d{name}"] = np.inf, (0, size)
+            continue
         entries = np.arange(size)
         if sample is not None and sample < size:
             entries = rng.choice(size, sample, replace=False)
-        checked[f"d{name}"] = (len(entries), size)
-        if f"d{name}" in problems:
-            errors[f"d{name}"] = np.inf
-            continue
-        steps = length[k].ravel() if h is None else np.full(size, h)
-        worst = 0.0 if np.all(np.isfinite(analytic[k])) else np.nan
-        for i in tqdm(entries, desc=f"d{name}", disable=not progress):
-            numeric = _derivative(forward, point, k, i, dy, steps[i], method, h is None)
-            error = abs(analytic[k].flat[i] - numeric)
-            worst = np.maximum(worst, error and error / yardstick[k].flat[i])  # keeps nan
-        errors[f"d{name}"] = float(worst)
-    rtol = RTOL[method] if rtol is None else rtol
-    title = {"central": "central differences", "complex": "complex step"}[method]
-    return Report(title, rtol, errors, checked, problems)
+        if h is not None:
+            steps = np.full(size, h)
+        elif name == "x":
+            steps = (_UNIT[method] * std).ravel()
+        else:  # y is linear in gamma and beta: no step is too large
+            steps = np.maximum(1, np.abs(point[k])) * (1 if method == "central" else 1e-30)
+        bar = tqdm(entries, desc=f"d{name}", disable=not progress)
+        numeric = [_derivative(forward, point, k, i, dy, steps[i], method) for i in bar]
+        error = _relative(gradients[k].ravel()[entries] - numeric, yardsticks[k].ravel()[entries])
+        errors[f"d{name}"] = error if np.all(np.isfinite(gradients[k])) else np.nan
+        checked[f"d{name}"] = len(entries), size
+    return Report(_TITLE[method], RTOL[method] if rtol is None else rtol, errors, checked, problems)
 
 
 def directional_check(forward, backward, x, gamma, beta, *, rtol=1e-8, eps=1e-5, seed=0):
@@ -151,17 +158,18 @@ def directional_check(forward, backward, x, gamma, beta, *, rtol=1e-8, eps=1e-5,
         With one entry, "directional".
     """
     point = _point(x, gamma, beta)
-    rng = np.random.default_rng(seed)
-    dy, gradient, problems = _probe(forward, backward, point, rng)
+    dy, gradients, problems, rng = _probe(forward, backward, point, seed)
     if problems:
         return _one_number("directional difference", rtol, "directional", np.inf, point, problems)
-    length, _ = _scales(dy, *point, eps)
-    step = [np.cbrt(2.0**-52) * s * rng.standard_normal(p.shape) for s, p in zip(length, point)]
-    plus = [p + s for p, s in zip(point, step)]
-    minus = [p - s for p, s in zip(point, step)]
-    terms = np.concatenate([(d * (b - a)).ravel() for d, a, b in zip(gradient, minus, plus)])
+    plus, minus = [], []
+    for p, length in zip(point, (_scales(dy, *point, eps)[0], 1, 1)):
+        step = _UNIT["central"] * length * rng.standard_normal(p.shape)
+        step = np.copysign(np.maximum(np.abs(step), np.spacing(np.abs(p))), step)  # p must move
+        plus.append(p + step)
+        minus.append(p - step)
+    terms = np.concatenate([(d * (b - a)).ravel() for d, a, b in zip(gradients, minus, plus)])
     change = np.sum(dy * (forward(*plus)[0] - forward(*minus)[0]))
-    error = abs(terms.sum() - change) / np.sqrt(np.sum(terms**2))
+    error = _relative(terms.sum() - change, np.sqrt(np.sum(terms**2)))
     return _one_number("directional difference", rtol, "directional", error, point)
 
 
@@ -183,15 +191,18 @@ def adjoint_check(jvp, forward, backward, x, gamma, beta, *, rtol=1e-12, seed=0)
         With one entry, "adjoint".
     """
     point = _point(x, gamma, beta)
-    rng = np.random.default_rng(seed)
-    u, transposed, problems = _probe(forward, backward, point, rng)
+    u, gradients, problems, rng = _probe(forward, backward, point, seed)
     if problems:
         return _one_number("adjoint test", rtol, "adjoint", np.inf, point, problems)
     v = [rng.standard_normal(p.shape) for p in point]
     left = u * jvp(*point, *v)
-    right = np.concatenate([(d * w).ravel() for d, w in zip(transposed, v)])
-    error = abs(left.sum() - right.sum()) / np.sqrt(np.sum(left**2) + np.sum(right**2))
+    right = np.concatenate([(d * w).ravel() for d, w in zip(gradients, v)])
+    error = _relative(left.sum() - right.sum(), np.sqrt(np.sum(left**2) + np.sum(right**2)))
     return _one_number("adjoint test", rtol, "adjoint", error, point)
+
+
+def _is_count(value):
+    return isinstance(value, Integral) and not isinstance(value, bool) and value > 0
 
 
 def _point(x, gamma, beta):
@@ -201,59 +212,68 @@ def _point(x, gamma, beta):
         if array.dtype.kind not in "fiu":
             raise TypeError(f"{name} must be real, got dtype {array.dtype}")
         point.append(array.astype(np.float64, order="C"))
-    x, gamma, beta = point
-    if x.ndim == 0 or not x.shape[-1] == gamma.size == beta.size:
-        shapes = [p.shape for p in point]
+    shapes = [p.shape for p in point]
+    if not shapes[0] or not shapes[0][-1:] == shapes[1] == shapes[2]:
         raise ValueError(f"x, gamma, beta must have shapes (..., D), (D,), (D,), got {shapes}")
+    if point[0].size == 0:
+        raise ValueError(f"x must not be empty, got shape {shapes[0]}: there is nothing to check")
     return point
 
 
-def _probe(forward, backward, point, rng):
-    """Return a random dy, the gradients that backward gives for it, and what is wrong with them."""
-    y, cache = forward(*point)
+def _probe(forward, backward, point, seed):
+    """Return a random dy, what backward makes of it, what is wrong with that, and the generator."""
+    rng = np.random.default_rng([seed, 2016])  # not the stream of a caller's default_rng(seed)
+    y, cache = forward(*(p.copy() for p in point))  # copies: forward or backward may write
     dy = rng.standard_normal(y.shape)
-    gradients = [np.asarray(d) for d in backward(dy, cache)]
-    problems = {
-        f"d{name}": f"shape {d.shape}, expected {p.shape}"
-        for name, d, p in zip(_NAMES, gradients, point)
-        if d.shape != p.shape
-    }
-    return dy, gradients, problems
+    gradients = [np.asarray(d) for d in backward(dy.copy(), cache)]
+    if len(gradients) != 3:
+        raise ValueError(f"backward must return dx, dgamma, dbeta, got {len(gradients)} values")
+    problems = {}
+    for name, d, p in zip(_NAMES, gradients, point):
+        if d.shape != p.shape:
+            problems[f"d{name}"] = f"shape {d.shape}, expected {p.shape}"
+        elif d.dtype.kind not in "fiu":
+            problems[f"d{name}"] = f"dtype {d.dtype}, expected real numbers"
+    return dy, gradients, problems, rng
 
 
 def _scales(dy, x, gamma, beta, eps):
-    """Return the length on which y changes with each entry, and the yardstick of each gradient."""
-    xc = x - x.mean(axis=-1, keepdims=True)  # (..., D)
-    std = np.sqrt(np.mean(xc * xc, axis=-1, keepdims=True) + eps)  # (..., 1)
+    """Return sqrt(var + eps), shape of x, and the yardsticks of dx, dgamma and dbeta."""
+    _, (x_hat, rstd, _) = layer_norm_forward(x, gamma, beta, eps)
     rows = tuple(range(x.ndim - 1))
-    with np.errstate(divide="ignore", invalid="ignore"):  # eps = 0 on a constant row
-        yardsticks = (
-            np.abs(gamma * dy).max(axis=-1, keepdims=True) / std,
-            np.abs(dy * xc / std).sum(axis=rows).max(),
-            np.abs(dy).sum(axis=rows).max(),
-        )
-    lengths = (std, 1.0, 1.0)
-    return tuple(
-        [np.broadcast_to(v, p.shape) for v, p in zip(values, (x, gamma, beta))]
-        for values in (lengths, yardsticks)
+    yardsticks = (
+        rstd * np.abs(gamma * dy).max(axis=-1, keepdims=True),
+        np.abs(dy * x_hat).sum(axis=rows).max(),
+        np.abs(dy).sum(axis=rows).max(),
     )
+    shaped = [np.broadcast_to(v, p.shape) for v, p in zip(yardsticks, (x, gamma, beta))]
+    return np.broadcast_to(1 / rstd, x.shape), shaped
 
 
-def _derivative(forward, point, k, i, dy, h, method, automatic):
+def _relative(difference, yardstick):
+    """Return the largest |difference| / yardstick; 0 / 0 is 0, and what is not finite gives nan."""
+    difference, yardstick = np.broadcast_arrays(np.abs(difference), yardstick)
+    if not (np.isfinite(difference).all() and np.isfinite(yardstick).all()):
+        return np.nan
+    nonzero = difference > 0
+    with np.errstate(divide="ignore"):
+        return float(np.max(difference[nonzero] / yardstick[nonzero], initial=0.0))
+
+
+def _derivative(forward, point, k, i, dy, h, method):
     def forward_at(value):
-        moved = list(point)
-        moved[k] = point[k].astype(np.result_type(point[k], value))  # a copy
+        moved = [p.copy() for p in point]
+        moved[k] = moved[k].astype(np.result_type(moved[k], value))
         moved[k].flat[i] = value
         return forward(*moved)[0]
 
     value = point[k].flat[i]
     if method == "complex":
-        h = 1e-30 * h if automatic else h
         y = forward_at(value + 1j * h)
         if not np.iscomplexobj(y):
             raise TypeError("forward must carry complex input through to y; it returned a real y")
         return np.sum(dy * y.imag) / h
-    h = max(np.cbrt(2.0**-52) * h, np.spacing(abs(value))) if automatic else h
+    h = max(h, np.spacing(abs(value)))  # at least to the next float
     plus, minus = value + h, value - h
     # Subtract y before summing: entries that do not change then contribute exactly nothing.
     return np.sum(dy * (forward_at(plus) - forward_at(minus))) / (plus - minus)
@@ -261,7 +281,5 @@ def _derivative(forward, point, k, i, dy, h, method, automatic):
 
 def _one_number(title, rtol, name, error, point, problems=None):
     size = sum(p.size for p in point)
-    text = "; ".join(f"{k}: {v}" for k, v in (problems or {}).items())
-    return Report(
-        title, rtol, {name: float(error)}, {name: (size, size)}, {name: text} if text else {}
-    )
+    checked = {name: (0 if problems else size, size)}
+    return Report(title, rtol, {name: error}, checked, problems or {})

@@ -125,13 +125,12 @@ def verdicts(caught, rows, columns):
         for j, value in enumerate(row):
             text = "caught" if value else "missed"
             ax.text(j + 0.5, i + 0.5, text, ha="center", va="center", fontsize=11)
-    ax.set_xticks(np.arange(len(columns)) + 0.5, columns)
-    ax.tick_params(axis="x", rotation=35)
-    ax.set_yticks(np.arange(len(rows)) + 0.5, rows)
-    for label in ax.get_xticklabels():
-        label.set(ha="left", rotation_mode="anchor")
     ax.invert_yaxis()
     ax.xaxis.tick_top()
+    ax.set_xticks(np.arange(len(columns)) + 0.5, columns)
+    ax.set_yticks(np.arange(len(rows)) + 0.5, rows)
+    for label in ax.get_xticklabels():
+        label.set(rotation=35, ha="left", rotation_mode="anchor")
     ax.tick_params(length=0)
     ax.grid(False)
     ax.spines[:].set_visible(False)

@@ -4,6 +4,7 @@ Without paths: all notebooks of the course. What is written depends only on sour
 timings, no version of Python, execution counts 1..N.
 """
 
+import base64
 import sys
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
@@ -12,6 +13,7 @@ import nbformat
 from nbclient import NotebookClient
 
 NOTEBOOKS = Path(__file__).resolve().parent.parent / "notebooks"
+README_FIGURE = NOTEBOOKS / "03_gradient_check.ipynb", NOTEBOOKS / "data" / "museum.png"
 METADATA = {
     "kernelspec": {"display_name": "Python 3 (ipykernel)", "language": "python", "name": "python3"},
     "language_info": {"name": "python"},
@@ -37,7 +39,16 @@ def execute(path):
             output.get("metadata", {}).clear()
     nbformat.validate(notebook)
     nbformat.write(notebook, path)
+    if path == README_FIGURE[0]:
+        README_FIGURE[1].write_bytes(last_figure(notebook))
     return path
+
+
+def last_figure(notebook):
+    """Return the last PNG among a notebook's outputs."""
+    outputs = [output for cell in notebook.cells for output in cell.get("outputs", [])]
+    pictures = [o.data["image/png"] for o in outputs if "image/png" in o.get("data", {})]
+    return base64.b64decode(pictures[-1])
 
 
 def main(arguments):

@@ -168,9 +168,9 @@ def test_wrong_shapes_are_reported_in_words():
 
     report = gradcheck(layer_norm_forward, backward, *point((2, 5)))
     assert not report.passed and report.errors["dgamma"] == np.inf
-    assert "shape (1, 5), expected (5,)" in str(report)
+    assert "dgamma has shape (1, 5), expected (5,)" in str(report)
     report = directional_check(layer_norm_forward, backward, *point((2, 5)))
-    assert "dgamma: shape (1, 5), expected (5,)" in str(report)
+    assert "dgamma has shape (1, 5), expected (5,)" in str(report)
 
 
 def test_forward_that_drops_the_imaginary_part():
@@ -209,6 +209,8 @@ BAD = {
     "gamma text": ({"gamma": ["a"] * 5}, TypeError, "gamma must be real"),
     "x scalar": ({"x": 1.0}, ValueError, "must have shapes"),
     "beta length": ({"beta": np.ones(4)}, ValueError, "must have shapes"),
+    "x empty": ({"x": np.ones((0, 5))}, ValueError, "x must not be empty"),
+    "sample boolean": ({"sample": True}, ValueError, "sample must be a positive integer"),
     "beta matrix": ({"beta": np.ones((1, 5))}, ValueError, "must have shapes"),
 }
 
@@ -219,6 +221,86 @@ def test_bad_arguments(case):
     good = dict(zip(("x", "gamma", "beta"), point((2, 5))))
     with pytest.raises(error, match=message):
         gradcheck(*LAYER, **(good | change))
+
+
+def in_place(factor):
+    def backward(dy, cache):
+        dy *= factor
+        return layer_norm_backward(dy, cache)
+
+    return backward
+
+
+@pytest.mark.parametrize("factor", [0, 2])
+def test_backward_that_writes_into_dy_cannot_hide(factor):
+    at = point((2, 5))
+    for method in RTOL:
+        assert not gradcheck(layer_norm_forward, in_place(factor), *at, method=method).passed
+    assert not directional_check(layer_norm_forward, in_place(factor), *at).passed
+    assert not adjoint_check(jvp, layer_norm_forward, in_place(factor), *at).passed
+
+
+def test_forward_that_writes_into_x_does_not_spoil_the_check():
+    def forward(x, gamma, beta):
+        x -= x.mean(axis=-1, keepdims=True)
+        return layer_norm_forward(x, gamma, beta)
+
+    at = point((2, 5), offset=3)
+    assert gradcheck(forward, layer_norm_backward, *at, method="complex").passed
+
+
+def test_dy_is_not_the_stream_of_the_callers_generator():
+    """Else x from default_rng(0) and seed=0 would give dy = x, the aligned data of lesson 03."""
+    seen = []
+
+    def backward(dy, cache):
+        seen.append(dy)
+        return layer_norm_backward(dy, cache)
+
+    x = np.random.default_rng(0).standard_normal((3, 4096))
+    report = gradcheck(layer_norm_forward, backward, x, np.ones(4096), np.zeros(4096), sample=20)
+    assert report.passed
+    assert abs(np.corrcoef(seen[0].ravel(), x.ravel())[0, 1]) < 0.1
+
+
+def test_step_that_cannot_move_x_does_not_pass_a_wrong_dx():
+    at = point((2, 20), offset=1e12)
+    assert not directional_check(layer_norm_forward, changed(dx=2), *at).passed
+    assert not gradcheck(layer_norm_forward, changed(dx=2), *at).passed
+
+
+def test_large_and_tiny_values():
+    x, gamma, beta = point((2, 20))
+    for at in ((x, 1e4 * gamma, beta), (1e-6 * x, gamma, beta), (1e160 * x, gamma, beta)):
+        assert gradcheck(*LAYER, *at).passed
+    assert gradcheck(*LAYER, x, gamma, 1e4 * beta, method="complex").passed
+
+
+def test_yardstick_that_is_infinite_does_not_pass_everything():
+    def forward(x, gamma, beta):
+        return layer_norm_forward(x, gamma, beta, 1e-5)
+
+    with np.errstate(divide="ignore", invalid="ignore"):
+        report = gradcheck(forward, changed(dx=7), np.full((2, 5), 3.0), *point((5,))[1:], eps=0.0)
+    assert not report.passed
+
+
+@pytest.mark.parametrize("wrong", [None, "text", [[None] * 5] * 2])
+def test_gradients_that_are_no_numbers(wrong):
+    report = gradcheck(
+        layer_norm_forward, lambda dy, c: (wrong, *layer_norm_backward(dy, c)[1:]), *point((2, 5))
+    )
+    assert not report.passed and "dx has" in str(report)
+    assert report.checked["dx"] == (0, 10)
+
+
+def test_backward_that_returns_two_gradients():
+    with pytest.raises(ValueError, match="dx, dgamma, dbeta, got 2 values"):
+        gradcheck(layer_norm_forward, lambda dy, c: layer_norm_backward(dy, c)[:2], *point((2, 5)))
+
+
+def test_integer_like_samples():
+    assert gradcheck(*LAYER, *point((2, 5)), sample=np.int64(3)).checked["dx"] == (3, 10)
 
 
 def test_fixed_h_and_rtol():

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import nbformat
 import pytest
-from execute_notebooks import METADATA
+from execute_notebooks import METADATA, README_FIGURE, last_figure
 
 ROOT = Path(__file__).resolve().parent.parent
 NOTEBOOKS = sorted((ROOT / "notebooks").rglob("*.ipynb"))
@@ -100,6 +100,12 @@ def test_mistakes_in_display_maths(path):
             assert cell.source.count("$$") % 2 == 0
             assert cell.source.count("$") % 2 == 0
             assert cell.source.count("{") == cell.source.count("}")
+
+
+def test_figure_of_the_readme_is_the_lessons():
+    notebook, figure = README_FIGURE
+    assert figure.read_bytes() == last_figure(read(notebook))
+    assert f"({figure.relative_to(ROOT).as_posix()})" in (ROOT / "README.md").read_text("utf-8")
 
 
 def imports(source):
