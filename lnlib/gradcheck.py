@@ -80,8 +80,8 @@ def gradcheck(
         complex step [2]_ subtracts nothing; forward must accept complex input.
     h : float, optional
         Step, the same for every entry. By default it fits the length on which y changes:
-        cbrt(2**-52) * sqrt(var + eps) for x, and 1 or more for gamma and beta, in which y is
-        linear; 1e-30 times as much for the complex step.
+        cbrt(2**-52) * sqrt(var + eps) for x, 1 for gamma and beta, in which y is linear. For the
+        complex step 1e-30 * sqrt(var + eps) and 1e-30.
     sample : int, optional
         Check this many randomly chosen entries of each array. By default all of them.
     rtol : float, optional
@@ -133,7 +133,7 @@ def gradcheck(
         elif name == "x":
             steps = (_UNIT[method] * std).ravel()
         else:  # y is linear in gamma and beta: no step is too large
-            steps = np.maximum(1, np.abs(point[k])) * (1 if method == "central" else 1e-30)
+            steps = np.full(size, 1.0 if method == "central" else 1e-30)
         bar = tqdm(entries, desc=f"d{name}", disable=not progress)
         numeric = [_derivative(forward, point, k, i, dy, steps[i], method) for i in bar]
         error = _relative(gradients[k].ravel()[entries] - numeric, yardsticks[k].ravel()[entries])

@@ -92,7 +92,7 @@ def test_small_mistakes_are_caught_where_they_are(name, method):
 def test_mistake_in_one_row_is_seen_by_every_full_check():
     def backward(dy, cache):
         dx, dgamma, dbeta = layer_norm_backward(dy, cache)
-        dx[-1] *= 1 + 1e-4
+        dx[-1] *= 1 + 1e-6
         return dx, dgamma, dbeta
 
     at = point((50, 4))
@@ -242,11 +242,38 @@ def test_backward_that_writes_into_dy_cannot_hide(factor):
 
 def test_forward_that_writes_into_x_does_not_spoil_the_check():
     def forward(x, gamma, beta):
-        x -= x.mean(axis=-1, keepdims=True)
-        return layer_norm_forward(x, gamma, beta)
+        result = layer_norm_forward(x, gamma, beta)
+        for array in (x, gamma, beta):
+            array[...] = 0
+        return result
 
     at = point((2, 5), offset=3)
     assert gradcheck(forward, layer_norm_backward, *at, method="complex").passed
+    assert gradcheck(forward, layer_norm_backward, *at).passed
+    assert directional_check(forward, layer_norm_backward, *at).passed
+    assert all(a.any() for a in at)
+
+
+def test_forward_that_is_not_finite_nearby():
+    """The derivative is nan although every gradient is finite."""
+
+    def forward(x, gamma, beta):
+        y, cache = layer_norm_forward(x, gamma, beta)
+        return (y if np.array_equal(x, at[0]) else y * np.nan), cache
+
+    at = point((2, 5))
+    assert not gradcheck(forward, layer_norm_backward, *at).passed
+    assert not directional_check(forward, layer_norm_backward, *at).passed
+
+
+def test_rows_that_do_not_move_add_no_rounding():
+    x, gamma, beta = point((400, 300))
+    assert gradcheck(*LAYER, x, gamma, 30 * beta, sample=20).passed
+
+
+def test_smallest_step_is_the_next_float():
+    assert gradcheck(*LAYER, *point((2, 20), offset=1e11)).passed
+    assert directional_check(*LAYER, *point((2, 20), offset=1e11)).passed
 
 
 def test_dy_is_not_the_stream_of_the_callers_generator():
