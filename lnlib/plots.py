@@ -115,6 +115,34 @@ def tangent_circle(x_hat, g, tangent):
     return fig, ax
 
 
+def number_line(ax, points, spacing, title, xlabel):
+    """Show points (orange) above the grid of floats (grey) and where each of them is rounded to."""
+    points = np.asarray(points, dtype=float)
+    rounded = spacing * np.round(points / spacing)  # ties to even, as floats do
+    grid = np.arange(min(0, rounded.min()), max(points.max(), rounded.max()) + spacing, spacing)
+    ax.plot(grid, 0 * grid, "|", color=GREY, ms=30, mew=2)
+    ax.plot(points, 0 * points + 1, "o", color=RED)
+    for point, target in zip(points, rounded):
+        ax.annotate("", (target, 0.12), (point, 0.92), arrowprops={"arrowstyle": "->", "lw": 1.5})
+    ax.set(ylim=(-0.5, 1.3), yticks=[0, 1], yticklabels=["floats", "exact"], xlabel=xlabel)
+    ax.set_xticks(grid)
+    ax.grid(False)
+    ax.set_title(title)
+
+
+def x_hat_bars(ax, computed, truth, title):
+    """Compare a computed row (blue bars) with the truth (black dashes); 'not finite' is said so."""
+    index = np.arange(len(truth))
+    finite = np.isfinite(computed)
+    ax.bar(index[finite], np.clip(computed[finite], -4, 4), color=SKY)
+    ax.plot(index, truth, "_", color=BLACK, ms=18, mew=3)
+    if not finite.all():
+        ax.text(len(truth) / 2 - 0.5, 3, "not finite", ha="center", color=RED, weight="bold")
+    ax.set(ylim=(-4, 4), xticks=[])
+    ax.grid(axis="x", visible=False)
+    ax.set_title(title, fontsize=13)
+
+
 def verdicts(caught, rows, columns):
     """Show a table of booleans: blue cells say "caught" (True), orange ones "missed" (False)."""
     fig, ax = plt.subplots(figsize=(13, 8))

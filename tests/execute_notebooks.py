@@ -14,6 +14,7 @@ from nbclient import NotebookClient
 
 NOTEBOOKS = Path(__file__).resolve().parent.parent / "notebooks"
 README_FIGURE = NOTEBOOKS / "03_gradient_check.ipynb", NOTEBOOKS / "data" / "museum.png"
+WIDGET = "application/vnd.jupyter.widget-view+json"
 METADATA = {
     "kernelspec": {"display_name": "Python 3 (ipykernel)", "language": "python", "name": "python3"},
     "language_info": {"name": "python"},
@@ -35,8 +36,10 @@ def execute(path):
     notebook.metadata = nbformat.from_dict(METADATA)
     for cell in notebook.cells:
         cell.metadata = {key: value for key, value in cell.metadata.items() if key == "tags"}
-        for output in cell.get("outputs", []):
-            output.get("metadata", {}).clear()
+        if "outputs" in cell:  # a widget lives in its kernel only
+            cell.outputs = [o for o in cell.outputs if WIDGET not in o.get("data", {})]
+            for output in cell.outputs:
+                output.get("metadata", {}).clear()
     nbformat.validate(notebook)
     nbformat.write(notebook, path)
     if path == README_FIGURE[0]:

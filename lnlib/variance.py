@@ -1,0 +1,84 @@
+"""Four ways to the variance of each row, over the last axis, dividing by D.
+
+All arithmetic stays in the dtype of x, float16 included: these functions are here to be compared.
+They return an array of shape (...,) for x of shape (..., D), raise TypeError if x is not
+floating-point and ValueError if D is 0.
+"""
+
+import numpy as np
+
+from .layernorm import _check_floating
+
+
+def naive(x):
+    """Mean of the squares minus square of the mean. One pass, and cancellation.
+
+    Relative error about u * (mean / std)**2, where u is the rounding unit; can be negative [1]_.
+
+    References
+    ----------
+    .. [1] N. J. Higham, "Accuracy and Stability of Numerical Algorithms", 2nd ed., SIAM 2002,
+       section 1.9, doi:10.1137/1.9780898718027.
+    """
+    x = _rows(x)
+    return _mean(x * x) - _mean(x) ** 2
+
+
+def two_pass(x):
+    """Subtract the mean, then average the squares. Reads x twice.
+
+    The rounding of the mean enters squared: relative error about u + (u * mean / std)**2 [1]_.
+
+    References
+    ----------
+    .. [1] T. F. Chan, G. H. Golub, R. J. LeVeque, "Algorithms for computing the sample variance",
+       The American Statistician 37 (1983) 242-247, doi:10.1080/00031305.1983.10483115.
+    """
+    x = _rows(x)
+    xc = x - _mean(x)[..., None]  # (..., D)
+    return _mean(xc * xc)
+
+
+def corrected_two_pass(x):
+    """Two passes, less the square of what rounding left of the mean: the error does not grow.
+
+    Chan, Golub and LeVeque 1983 [1]_ ascribe the correction to A. Bjorck.
+
+    References
+    ----------
+    .. [1] See `two_pass`.
+    """
+    x = _rows(x)
+    xc = x - _mean(x)[..., None]  # (..., D)
+    return _mean(xc * xc) - _mean(xc) ** 2
+
+
+def welford(x):
+    """Update mean and sum of squares entry by entry. One pass, no cancellation [1]_.
+
+    A loop over D, vectorised over the rows. Relative error about D * u + u * mean / std.
+
+    References
+    ----------
+    .. [1] B. P. Welford, "Note on a method for calculating corrected sums of squares and products",
+       Technometrics 4 (1962) 419-420, doi:10.1080/00401706.1962.10490022.
+    """
+    x = _rows(x)
+    mean = np.zeros_like(x[..., 0])  # (...,)
+    squares = np.zeros_like(mean)  # (...,), the sum of squares about the mean so far
+    for k in range(x.shape[-1]):
+        delta = x[..., k] - mean
+        mean += delta / (k + 1)
+        squares += delta * (x[..., k] - mean)
+    return squares / x.shape[-1]
+
+
+def _rows(x):
+    x = _check_floating("x", x)
+    if x.ndim == 0 or x.shape[-1] == 0:
+        raise ValueError(f"x must have shape (..., D) with D >= 1, got shape {x.shape}")
+    return x
+
+
+def _mean(x):
+    return x.sum(axis=-1, dtype=x.dtype) / x.shape[-1]  # (...,)

@@ -1,0 +1,80 @@
+"""The four variances: right where they promise to be, wrong where the lesson says so."""
+
+from fractions import Fraction
+
+import numpy as np
+import pytest
+
+from lnlib import variance
+
+ALL = [variance.naive, variance.two_pass, variance.welford, variance.corrected_two_pass]
+UNIT = {np.float16: 2.0**-11, np.float32: 2.0**-24, np.float64: 2.0**-53}
+
+
+def exact(row):
+    values = [Fraction(float(v)) for v in row]
+    mean = sum(values) / len(values)
+    return sum((v - mean) ** 2 for v in values) / len(values)
+
+
+def error(function, x):
+    """Largest relative error over the rows, against exact rational arithmetic."""
+    with np.errstate(all="ignore"):
+        got = function(x)
+    truth = [exact(row) for row in x]
+    return max(abs(float((Fraction(float(v)) - t) / t)) for v, t in zip(got, truth))
+
+
+def rows(offset, dtype, D=200, seed=0):
+    return (offset + np.random.default_rng(seed).standard_normal((5, D))).astype(dtype)
+
+
+@pytest.mark.parametrize("dtype", UNIT)
+@pytest.mark.parametrize("function", ALL, ids=lambda f: f.__name__)
+def test_all_agree_near_zero(function, dtype):
+    assert error(function, rows(0, dtype)) < 12 * UNIT[dtype]
+
+
+@pytest.mark.parametrize(
+    "dtype, offset", [(np.float16, 100), (np.float32, 1e7), (np.float64, 1e14)]
+)
+def test_corrected_two_pass_does_not_feel_the_offset(dtype, offset):
+    assert error(variance.corrected_two_pass, rows(offset, dtype)) < 6 * UNIT[dtype]
+
+
+def test_the_others_do():
+    x = rows(1e6, np.float32)
+    assert error(variance.naive, x) > 100
+    assert 1e-4 < error(variance.two_pass, x) < 0.1
+    assert 1e-3 < error(variance.welford, x) < 1
+    assert error(variance.two_pass, rows(1e3, np.float32)) < 6 * UNIT[np.float32]
+
+
+def test_naive_is_lucky_at_1e8_and_negative_elsewhere():
+    x = np.arange(5.0)
+    assert variance.naive(x + 1e8) == 2 and variance.naive(x + 1.1e8) == 0
+    assert (variance.naive(rows(1e5, np.float32, seed=1)) < 0).any()
+    for function in ALL[1:]:
+        assert function(x + 1e8) == 2
+
+
+@pytest.mark.parametrize("dtype", UNIT)
+@pytest.mark.parametrize("function", ALL, ids=lambda f: f.__name__)
+def test_shapes_dtypes_and_inputs(function, dtype):
+    for shape in ((5,), (3, 5), (2, 3, 5), (0, 5), (4, 1)):
+        x = np.random.default_rng(0).standard_normal(shape).astype(dtype)
+        before = x.copy()
+        result = function(x)
+        assert result.shape == shape[:-1] and result.dtype == dtype
+        assert np.array_equal(x, before)
+        assert np.allclose(result, x.astype(np.float64).var(axis=-1), rtol=20 * UNIT[dtype], atol=0)
+
+
+@pytest.mark.parametrize("function", ALL, ids=lambda f: f.__name__)
+def test_bad_input(function):
+    with pytest.raises(TypeError, match="x must be floating-point"):
+        function(np.arange(5))
+    with pytest.raises(ValueError, match="D >= 1"):
+        function(np.ones((3, 0)))
+    with pytest.raises(ValueError, match=r"\(..., D\)"):
+        function(2.0)
