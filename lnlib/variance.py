@@ -1,8 +1,9 @@
 """Four ways to the variance of each row, over the last axis, dividing by D.
 
-All arithmetic stays in the dtype of x, float16 included: these functions are here to be compared.
-They return an array of shape (...,) for x of shape (..., D), raise TypeError if x is not
-floating-point and ValueError if D is 0.
+Every result of an operation is rounded to the dtype of x, float16 included: these functions are
+here to be compared. (Inside one sum NumPy adds float16 numbers up in float32.) They return shape
+(...,) for x of shape (..., D), and raise TypeError if x is not real and floating-point, ValueError
+if D is 0.
 """
 
 import numpy as np
@@ -75,6 +76,8 @@ def welford(x):
 
 def _rows(x):
     x = _check_floating("x", x)
+    if np.iscomplexobj(x):
+        raise TypeError(f"x must be real, got dtype {x.dtype}")
     if x.ndim == 0 or x.shape[-1] == 0:
         raise ValueError(f"x must have shape (..., D) with D >= 1, got shape {x.shape}")
     return x

@@ -74,6 +74,8 @@ def test_shapes_dtypes_and_inputs(function, dtype):
 def test_bad_input(function):
     with pytest.raises(TypeError, match="x must be floating-point"):
         function(np.arange(5))
+    with pytest.raises(TypeError, match="x must be real"):
+        function(np.ones(3, complex))
     with pytest.raises(ValueError, match="D >= 1"):
         function(np.ones((3, 0)))
     with pytest.raises(ValueError, match=r"\(..., D\)"):
