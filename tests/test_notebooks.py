@@ -85,6 +85,16 @@ def test_lesson_has_its_shape(path):
 
 
 @each_lesson
+def test_readme_lists_the_lesson(path):
+    first = read(path).cells[0].source
+    title = first.splitlines()[0].split(" · ")[1]
+    minutes = re.search(r"(\d+) minutes to read", first)[1]
+    readme = (ROOT / "README.md").read_text("utf-8")
+    row = next(line for line in readme.splitlines() if f"(notebooks/{path.name})" in line)
+    assert row.startswith(f"| {path.name[:2]} | [{title}]") and row.endswith(f"| {minutes} |")
+
+
+@each_lesson
 def test_lesson_asserts_and_draws(path):
     cells = code_cells(path)
     assert sum("assert " in cell.source for cell in cells) >= 10
