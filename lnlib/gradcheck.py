@@ -1,7 +1,7 @@
 """Is this backward pass the derivative of this forward pass? Four ways to ask.
 
-Every check uses the scalar probe L = sum(dy * y) with a random dy and works in float64. Every error
-is divided by the size that the gradient has where nothing in it cancels: the largest
+Every check uses the scalar probe L = sum(dy * y) with a random dy and works in float64. `gradcheck`
+divides every error by the size that the gradient has where nothing in it cancels: the largest
 rstd * |gamma * dy| of the row for dx, the largest sum of absolute terms of any column for dgamma
 and dbeta. So a gradient that is zero for a good reason is not called wrong for its rounding.
 """
@@ -30,7 +30,7 @@ class Report:
     rtol : float
     errors : dict of str to float
         Largest error of each gradient, relative as the module says; nan if a value was not finite,
-        inf if a gradient could not be compared.
+        inf if a gradient could not be compared or should be zero and is not.
     checked : dict of str to (int, int)
         How many entries were compared, of how many.
     problems : dict of str to str
@@ -75,9 +75,9 @@ def gradcheck(
     gamma, beta : array_like, shape (D,)
         Real; taken as float64. Values that differ from entry to entry test most.
     method : {"central", "complex"}
-        Central differences [1]_ divide by the step really taken, (x + h) - (x - h); they lose
-        digits where |beta| or |gamma| is very large or the offset of x is beyond 1e11 spreads. The
-        complex step [2]_ subtracts nothing; forward must accept complex input.
+        Central differences [1]_ divide by the step really taken, (x + h) - (x - h). They lose
+        digits where beta is a thousand times gamma or more, or x has an offset beyond 1e11
+        spreads. The complex step [2]_ subtracts nothing; forward must accept complex input.
     h : float, optional
         Step, the same for every entry. By default it fits the length on which y changes:
         cbrt(2**-52) * sqrt(var + eps) for x, 1 for gamma and beta, in which y is linear. For the
@@ -145,17 +145,26 @@ def gradcheck(
 def directional_check(forward, backward, x, gamma, beta, *, rtol=1e-8, eps=1e-5, seed=0):
     """Move x, gamma and beta along one random direction: does the loss change as predicted?
 
-    Two forward passes, whatever the size of x. The prediction is sum(gradient * step really taken).
+    Two more forward passes, whatever the size of x. The prediction is the sum of gradient times
+    step really taken; the error is relative to the root of the sum of squared terms.
 
     Parameters
     ----------
-    forward, backward, x, gamma, beta, rtol, eps, seed
-        As for `gradcheck`. The error is relative to the root of the sum of squared terms.
+    forward, backward, x, gamma, beta, seed
+        As for `gradcheck`.
+    rtol : float
+    eps : float
+        The eps that forward uses. It sets the step for x.
 
     Returns
     -------
     Report
         With one entry, "directional".
+
+    Raises
+    ------
+    TypeError, ValueError
+        As `gradcheck`.
     """
     point = _point(x, gamma, beta)
     dy, gradients, problems, rng = _probe(forward, backward, point, seed)
@@ -176,26 +185,36 @@ def directional_check(forward, backward, x, gamma, beta, *, rtol=1e-8, eps=1e-5,
 def adjoint_check(jvp, forward, backward, x, gamma, beta, *, rtol=1e-12, seed=0):
     """Test <J v, u> = <v, J^T u>: is the backward pass the transpose of the forward derivative?
 
-    No step size, hence no truncation; but it trusts jvp.
+    No step size, hence no truncation; but it trusts jvp. The error is relative to the root of the
+    sum of squared terms.
 
     Parameters
     ----------
     jvp : callable
         jvp(x, gamma, beta, vx, vgamma, vbeta) -> the derivative of y along (vx, vgamma, vbeta).
-    forward, backward, x, gamma, beta, rtol, seed
-        As for `gradcheck`. The error is relative to the root of the sum of squared terms.
+    forward, backward, x, gamma, beta, seed
+        As for `gradcheck`.
+    rtol : float
 
     Returns
     -------
     Report
         With one entry, "adjoint".
+
+    Raises
+    ------
+    TypeError, ValueError
+        As `gradcheck`, and if jvp does not return the shape of y.
     """
     point = _point(x, gamma, beta)
     u, gradients, problems, rng = _probe(forward, backward, point, seed)
     if problems:
         return _one_number("adjoint test", rtol, "adjoint", np.inf, point, problems)
     v = [rng.standard_normal(p.shape) for p in point]
-    left = u * jvp(*point, *v)
+    Jv = np.asarray(jvp(*point, *v))
+    if Jv.shape != u.shape:
+        raise ValueError(f"jvp must return the shape of y, {u.shape}, got {Jv.shape}")
+    left = u * Jv
     right = np.concatenate([(d * w).ravel() for d, w in zip(gradients, v)])
     error = _relative(left.sum() - right.sum(), np.sqrt(np.sum(left**2) + np.sum(right**2)))
     return _one_number("adjoint test", rtol, "adjoint", error, point)
@@ -225,9 +244,11 @@ def _probe(forward, backward, point, seed):
     rng = np.random.default_rng([seed, 2016])  # not the stream of a caller's default_rng(seed)
     y, cache = forward(*(p.copy() for p in point))  # copies: forward or backward may write
     dy = rng.standard_normal(y.shape)
-    gradients = [np.asarray(d) for d in backward(dy.copy(), cache)]
-    if len(gradients) != 3:
-        raise ValueError(f"backward must return dx, dgamma, dbeta, got {len(gradients)} values")
+    gradients = backward(dy.copy(), cache)
+    if not isinstance(gradients, tuple | list) or len(gradients) != 3:
+        got = f"{len(gradients)} values" if hasattr(gradients, "__len__") else type(gradients)
+        raise ValueError(f"backward must return dx, dgamma, dbeta, got {got}")
+    gradients = [np.asarray(d) for d in gradients]
     problems = {}
     for name, d, p in zip(_NAMES, gradients, point):
         if d.shape != p.shape:

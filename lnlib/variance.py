@@ -14,7 +14,7 @@ from .layernorm import _check_floating
 def naive(x):
     """Mean of the squares minus square of the mean. One pass, and cancellation.
 
-    Relative error about u * (mean / std)**2, where u is the rounding unit; can be negative [1]_.
+    Relative error about u * (mean / std)**2, u the rounding unit; the result can be negative [1]_.
 
     References
     ----------

@@ -21,6 +21,12 @@ METADATA = {
 }
 
 
+def all_notebooks():
+    """Return the paths of all notebooks, without JupyterLab's own copies."""
+    paths = sorted(NOTEBOOKS.rglob("*.ipynb"))
+    return [path for path in paths if ".ipynb_checkpoints" not in path.parts]
+
+
 def execute(path):
     """Execute one notebook where it lies; raise, and leave the file alone, if a cell fails."""
     notebook = nbformat.read(path, as_version=4)
@@ -55,7 +61,7 @@ def last_figure(notebook):
 
 
 def main(arguments):
-    paths = [Path(a).resolve() for a in arguments] or sorted(NOTEBOOKS.rglob("[0-9]*.ipynb"))
+    paths = [Path(a).resolve() for a in arguments] or all_notebooks()
     with ProcessPoolExecutor() as pool:
         for path in pool.map(execute, paths):
             print("executed", path.name)

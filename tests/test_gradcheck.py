@@ -326,6 +326,29 @@ def test_backward_that_returns_two_gradients():
         gradcheck(layer_norm_forward, lambda dy, c: layer_norm_backward(dy, c)[:2], *point((2, 5)))
 
 
+def test_backward_that_returns_nothing():
+    with pytest.raises(ValueError, match="dx, dgamma, dbeta, got <class 'NoneType'>"):
+        gradcheck(layer_norm_forward, lambda dy, c: None, *point((2, 5)))
+
+
+def test_jvp_of_the_wrong_shape():
+    with pytest.raises(ValueError, match=r"jvp must return the shape of y, \(2, 5\), got \(5,\)"):
+        adjoint_check(lambda *a: a[1], *LAYER, *point((2, 5)))
+
+
+def test_gradient_that_should_be_zero():
+    x, _, beta = point((2, 5))
+    wrong = changed()
+
+    def backward(dy, cache):
+        dx, dgamma, dbeta = wrong(dy, cache)
+        return dx + 1e-9, dgamma, dbeta
+
+    assert gradcheck(*LAYER, x, np.zeros(5), beta, method="complex").passed
+    report = gradcheck(layer_norm_forward, backward, x, np.zeros(5), beta, method="complex")
+    assert report.errors["dx"] == np.inf and not report.passed
+
+
 def test_integer_like_samples():
     assert gradcheck(*LAYER, *point((2, 5)), sample=np.int64(3)).checked["dx"] == (3, 10)
 

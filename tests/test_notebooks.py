@@ -8,11 +8,10 @@ from pathlib import Path
 
 import nbformat
 import pytest
-from execute_notebooks import METADATA, README_FIGURE, last_figure
+from execute_notebooks import METADATA, README_FIGURE, all_notebooks, last_figure
 
 ROOT = Path(__file__).resolve().parent.parent
-NOTEBOOKS = sorted((ROOT / "notebooks").rglob("*.ipynb"))
-NOTEBOOKS = [path for path in NOTEBOOKS if ".ipynb_checkpoints" not in path.parts]
+NOTEBOOKS = all_notebooks()
 LESSONS = [path for path in NOTEBOOKS if path.parent.name == "notebooks"]
 NOT_HERE = re.compile(r"/home/|/root/|/work/|/tmp/|/Users/|[A-Z]:\\\\|/usr/lib|site-packages")
 
