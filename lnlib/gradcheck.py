@@ -133,7 +133,7 @@ def gradcheck(
         elif name == "x":
             steps = (_UNIT[method] * std).ravel()
         else:  # y is linear in gamma and beta: no step is too large
-            steps = np.full(size, 1.0 if method == "central" else 1e-30)
+            steps = np.full(size, 1.0 if method == "central" else _UNIT[method])
         bar = tqdm(entries, desc=f"d{name}", disable=not progress)
         numeric = [_derivative(forward, point, k, i, dy, steps[i], method) for i in bar]
         error = _relative(gradients[k].ravel()[entries] - numeric, yardsticks[k].ravel()[entries])
@@ -170,8 +170,9 @@ def directional_check(forward, backward, x, gamma, beta, *, rtol=1e-8, eps=1e-5,
     dy, gradients, problems, rng = _probe(forward, backward, point, seed)
     if problems:
         return _one_number("directional difference", rtol, "directional", np.inf, point, problems)
+    std = 1 / layer_norm_forward(*point, eps)[1].rstd  # (..., 1)
     plus, minus = [], []
-    for p, length in zip(point, (_scales(dy, *point, eps)[0], 1, 1)):
+    for p, length in zip(point, (std, 1, 1)):
         step = _UNIT["central"] * length * rng.standard_normal(p.shape)
         step = np.copysign(np.maximum(np.abs(step), np.spacing(np.abs(p))), step)  # p must move
         plus.append(p + step)
@@ -284,7 +285,7 @@ def _relative(difference, yardstick):
 def _derivative(forward, point, k, i, dy, h, method):
     def forward_at(value):
         moved = [p.copy() for p in point]
-        moved[k] = moved[k].astype(np.result_type(moved[k], value))
+        moved[k] = moved[k].astype(np.result_type(moved[k], value), copy=False)
         moved[k].flat[i] = value
         return forward(*moved)[0]
 

@@ -183,10 +183,14 @@ def _check_floating(name, value):
     return array
 
 
-def _check_forward(x, gamma, beta, eps):
-    x, gamma, beta = map(_check_floating, ("x", "gamma", "beta"), (x, gamma, beta))
+def _check_rows(x):
     if x.ndim == 0 or x.shape[-1] == 0:
         raise ValueError(f"x must have shape (..., D) with D >= 1, got shape {x.shape}")
+
+
+def _check_forward(x, gamma, beta, eps):
+    x, gamma, beta = map(_check_floating, ("x", "gamma", "beta"), (x, gamma, beta))
+    _check_rows(x)
     for name, array in (("gamma", gamma), ("beta", beta)):
         if array.shape != x.shape[-1:]:
             raise ValueError(

@@ -8,7 +8,7 @@ if D is 0.
 
 import numpy as np
 
-from .layernorm import _check_floating
+from .layernorm import _check_floating, _check_rows
 
 
 def naive(x):
@@ -78,8 +78,7 @@ def _rows(x):
     x = _check_floating("x", x)
     if np.iscomplexobj(x):
         raise TypeError(f"x must be real, got dtype {x.dtype}")
-    if x.ndim == 0 or x.shape[-1] == 0:
-        raise ValueError(f"x must have shape (..., D) with D >= 1, got shape {x.shape}")
+    _check_rows(x)
     return x
 
 
