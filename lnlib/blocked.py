@@ -1,0 +1,222 @@
+"""The same layer, a block of rows at a time: fusion, on a CPU.
+
+NumPy runs one operation over the whole array, then the next, and each of them moves everything
+through memory. Here all operations run on a block of rows that stays in the processor's cache.
+What broadcasting does slowly, BLAS does: sums along rows and columns are products with a vector,
+and numbers that differ per row are spread over the columns by a product of rank two.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+
+from . import layernorm as reference
+
+BLOCK_BYTES = 256 * 1024  # of x: with two or three buffers beside it, it fits in a core's L2 cache
+RUN = 96  # rows are added up in float32, runs of rows in float64
+STRIP = 768  # BLAS does not sum pairwise: longer rows are added up in strips, in float64
+
+
+class BlockedCache(NamedTuple):
+    """What the backward pass needs: three numbers per row beside x, which is not copied.
+
+    Attributes
+    ----------
+    x : ndarray, shape (..., D)
+        The input itself: it must not change before the backward pass.
+    mean, rest : ndarray, shape (..., 1)
+        The mean, and the mean of x - mean: what rounding left of it.
+    rstd : ndarray, shape (..., 1)
+        1 / sqrt(var + eps); NaN marks a row that is left to the reference.
+    gamma : ndarray, shape (D,)
+        A copy of the gain.
+    eps : float
+        For the rows that are left to the reference.
+    """
+
+    x: np.ndarray
+    mean: np.ndarray
+    rest: np.ndarray
+    rstd: np.ndarray
+    gamma: np.ndarray
+    eps: float
+
+
+def layer_norm_forward(x, gamma, beta, eps=1e-5, *, out=None):
+    """Normalise the last axis, as `lnlib.layer_norm_forward` does and as accurately.
+
+    Parameters
+    ----------
+    x, gamma, beta, eps
+        As for the reference, but real.
+    out : ndarray, shape of x, optional
+        Where to write y: C-contiguous, of the dtype of y, not overlapping x.
+
+    Returns
+    -------
+    y : ndarray, shape (..., D)
+    cache : BlockedCache
+
+    Raises
+    ------
+    TypeError, ValueError
+        As the reference, and if out does not fit.
+
+    Notes
+    -----
+    y = xc * (rstd * gamma) + (beta - rest * rstd * gamma) with xc = x - mean: the second centring
+    of the reference costs no pass of its own. Rows near the ends of the floating-point range are
+    left to the reference.
+    """
+    x, gamma, beta, dtype = reference._check_forward(x, gamma, beta, eps)
+    y = _output(out, x, dtype, x)
+    work, D = gamma.dtype, len(gamma)
+    flat_x, flat_y = x.reshape(-1, D), y.reshape(-1, D)  # (N, D)
+    mean, rest, rstd = np.empty((3, len(flat_x)), work)  # (N,) each
+    size = _rows_per_block(flat_x, work)
+    buffers = np.empty((2, size, D), work)
+    ones, zeros = np.ones(D, work), np.zeros(D, work)
+    to_all, to_gain, to_shift = map(np.stack, ((ones, zeros), (gamma, zeros), (beta, -gamma)))
+    with np.errstate(all="ignore"):  # rows that go out of range are done again
+        for b in _slices(len(flat_x), size):
+            x_b = flat_x[b].astype(work, copy=False)  # (n, D)
+            xc, gain = buffers[:, : len(x_b)]  # (n, D) each
+            m = _dot(x_b, ones) / D  # (n,)
+            _spread(-m, 0, to_all, out=xc)
+            xc += x_b
+            rest_b = _dot(xc, ones) / D  # (n,)
+            var = _dot(xc, xc) / D - rest_b * rest_b  # (n,), corrected two-pass
+            r = 1 / np.sqrt(var + eps)
+            q = rest_b * r
+            if not q @ q < 0.01:  # far from zero; else leave it to the shift below
+                xc -= rest_b[:, None]
+                r, q = 1 / np.sqrt(_dot(xc, xc) / D + eps), 0
+            mean[b], rest[b], rstd[b] = m, rest_b, r
+            xc *= _spread(r, 0, to_gain, out=gain)
+            shift = _spread(1, q, to_shift, out=gain)
+            np.add(xc, shift, out=flat_y[b])  # the only write that goes to memory
+        in_range = (np.abs(rest) * rstd <= 1) & (rstd > 1e-6) & (rstd < 1e4)  # (N,)
+    again = np.flatnonzero(~in_range)
+    if len(again):
+        flat_y[again], _ = reference.layer_norm_forward(flat_x[again], gamma, beta, eps)
+        rstd[again] = np.nan
+    per_row = (a.reshape(*x.shape[:-1], 1) for a in (mean, rest, rstd))
+    return y, BlockedCache(x, *per_row, gamma, eps)
+
+
+def layer_norm_backward(dy, cache, *, out=None):
+    """Gradients, as `lnlib.layer_norm_backward` gives them and as accurately.
+
+    Parameters
+    ----------
+    dy : array_like, shape (..., D)
+    cache : BlockedCache
+    out : ndarray, shape of dy, optional
+        Where to write dx: C-contiguous, of the dtype of dy, not overlapping x or dy.
+
+    Returns
+    -------
+    dx : ndarray, shape (..., D)
+    dgamma, dbeta : ndarray, shape (D,)
+
+    Raises
+    ------
+    TypeError, ValueError
+        As the reference, and if out does not fit.
+
+    Notes
+    -----
+    With x_hat = rstd * (xc - rest), the formula of the reference is a row-wise combination of two
+    arrays and a number: dx = (rstd * gamma) * dy - a * xc + (a * rest - b), where
+    a = rstd ** 2 * mean(g * x_hat) and b = rstd * mean(g).
+    """
+    dy, dtype = reference._check_backward(dy, cache, BlockedCache)
+    dx = _output(out, dy, dtype, dy, cache.x)
+    work, D = np.result_type(dy, cache.gamma), len(cache.gamma)
+    flat_dy, flat_dx, x = (a.reshape(-1, D) for a in (dy, dx, cache.x))  # (N, D)
+    mean, rest, rstd = (a.ravel().astype(work) for a in cache[1:4])  # (N,) each
+    gamma, ones, zeros = cache.gamma.astype(work, copy=False), np.ones(D, work), np.zeros(D, work)
+    to_all, to_gain = map(np.stack, ((ones, zeros), (gamma, zeros)))
+    size = _rows_per_block(x, work)
+    buffers = np.empty((2, size, D), work)
+    weights = np.stack((np.ones_like(rstd), rest * rstd))  # (2, N)
+    sums, dgamma = np.zeros((2, D)), np.zeros(D)
+    for b in _slices(len(x), size):
+        if np.isnan(rstd[b]).any():
+            _, exact = reference.layer_norm_forward(x[b], gamma, gamma, cache.eps)
+            flat_dx[b], dgamma_b, dbeta_b = reference.layer_norm_backward(flat_dy[b], exact)
+            dgamma += dgamma_b
+            sums[0] += dbeta_b
+            continue
+        dy_b = flat_dy[b].astype(work, copy=False)  # (n, D)
+        r, rest_b, weights_b = rstd[b], rest[b], weights[:, b]  # (n,), (n,), (2, n)
+        q = weights_b[1]
+        xc, terms = buffers[:, : len(dy_b)]  # (n, D) each
+        _spread(-mean[b], 0, to_all, out=xc)
+        xc += x[b]
+        if not q @ q < 0.01:
+            xc -= rest_b[:, None]
+            rest_b[:], q[:] = 0, 0
+        np.multiply(dy_b, xc, out=terms)
+        for run in _slices(len(r), RUN):
+            dgamma += r[run] @ terms[run]  # (D,), of dy * rstd * xc; x_hat is rstd * (xc - rest)
+            sums += weights_b[:, run] @ dy_b[run]  # (2, D), of dy and of dy * rstd * rest
+        mean_g = _dot(dy_b, gamma) / D  # (n,)
+        along = r * (_dot(terms, gamma) / D - rest_b * mean_g)  # (n,), mean(g * x_hat)
+        a = r * r * along
+        xc *= _spread(-a, 0, to_all, out=terms)
+        g = _spread(r, 0, to_gain, out=terms)
+        g *= dy_b  # (n, D), rstd * gamma * dy
+        g += xc
+        constant = (a * rest_b - r * mean_g)[:, None]  # (n, 1)
+        np.add(g, constant, out=flat_dx[b])  # the only write that goes to memory
+    dgamma, dbeta = dgamma - sums[1], sums[0]
+    return dx, dgamma.astype(dtype), dbeta.astype(dtype)
+
+
+def _rows_per_block(x, work):
+    return max(1, min(len(x), BLOCK_BYTES // (x.shape[1] * work.itemsize)))
+
+
+def _slices(total, size):
+    return [slice(start, start + size) for start in range(0, total, size)]
+
+
+def _dot(a, b):
+    """Return the products of the rows of a, (n, D), with b, (D,) or (n, D): (n,)."""
+    multiply = np.matmul if b.ndim == 1 else np.vecdot
+    strip = STRIP // b.ndim  # squares have one sign, and their rounding errors average out less
+    if a.shape[1] <= strip:
+        return multiply(a, b)
+    total = np.zeros(len(a))
+    for part in _slices(a.shape[1], strip):
+        total += multiply(a[:, part], b[..., part])
+    return total.astype(a.dtype)
+
+
+def _spread(first, second, rows, out):
+    """Write first * rows[0] + second * rows[1], columns times rows, to out, (n, D).
+
+    As a matrix product: faster than broadcasting, and than a product of rank one.
+    """
+    columns = np.empty((len(out), 2), out.dtype)
+    columns[:, 0] = first
+    columns[:, 1] = second
+    return np.matmul(columns, rows, out=out)
+
+
+def _output(out, like, dtype, *inputs):
+    if any(a.dtype.kind == "c" for a in inputs) or dtype.kind == "c":
+        raise TypeError("x, gamma, beta and dy must be real here, got complex")
+    if out is None:
+        return np.empty(like.shape, dtype)
+    if not isinstance(out, np.ndarray) or out.dtype != dtype:
+        got = getattr(out, "dtype", type(out).__name__)
+        raise TypeError(f"out must be an ndarray of dtype {dtype}, got {got}")
+    if out.shape != like.shape or not out.flags.c_contiguous or not out.flags.writeable:
+        raise ValueError(
+            f"out must be writable and C-contiguous with shape {like.shape}, got shape {out.shape}"
+        )
+    if any(np.may_share_memory(out, a) for a in inputs):
+        raise ValueError("out must not overlap x or dy")
+    return out

@@ -1,0 +1,163 @@
+"""What only the blocked layer has: out=, blocks, strips, a cache of O(N), rows left to others."""
+
+import tracemalloc
+
+import numpy as np
+import pytest
+from oracle import norm_wise, oracle
+from test_layernorm import data
+
+from lnlib import blocked, layer_norm_backward, layer_norm_forward
+
+
+def both(dy, x, gamma, beta, eps=1e-5):
+    y, cache = blocked.layer_norm_forward(x, gamma, beta, eps)
+    return y, *blocked.layer_norm_backward(dy, cache)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("D", [1, 3, 768, 1024, 1025, 5000])
+@pytest.mark.parametrize("rows", [1, 2, 85, 86, 96, 97, 200])
+def test_every_size_of_the_last_block_and_strip(rows, D, dtype):
+    dy, x, gamma, beta = data((rows, D), dtype, seed=rows, offset=5)
+    y, cache = layer_norm_forward(x, gamma, beta)
+    expected = y, *layer_norm_backward(dy, cache)
+    bound = cache.rstd * np.abs(gamma * dy).max(axis=-1, keepdims=True)
+    scales = [max(np.sqrt(rows), np.abs(a).max()) for a in expected]  # sums of terms of size 1
+    scales[:2] = np.abs(y).max(), bound
+    for got, right, scale in zip(both(dy, x, gamma, beta), expected, scales):
+        assert got.dtype == dtype
+        assert norm_wise(got, right, scale) <= (2e-15 if dtype == np.float64 else 6e-7)
+
+
+def test_out_is_written_and_returned():
+    dy, x, gamma, beta = data((3, 100, 64), np.float32)
+    y, cache = blocked.layer_norm_forward(x, gamma, beta)
+    dx, dgamma, dbeta = blocked.layer_norm_backward(dy, cache)
+    out_y, out_dx = np.full_like(x, np.nan), np.full_like(x, np.nan)
+    y_again, cache = blocked.layer_norm_forward(x, gamma, beta, out=out_y)
+    dx_again, *others = blocked.layer_norm_backward(dy, cache, out=out_dx)
+    assert y_again is out_y and dx_again is out_dx
+    assert np.array_equal(y, out_y) and np.array_equal(dx, out_dx)
+    assert np.array_equal(dgamma, others[0]) and np.array_equal(dbeta, others[1])
+
+
+@pytest.mark.parametrize("D", [64, 768, 4096])
+def test_the_cache_and_the_buffers_are_small(D):
+    dy, x, gamma, beta = data((8192, D), np.float32)
+    out_y, out_dx = np.empty_like(x), np.empty_like(x)
+    tracemalloc.start()
+    _, cache = blocked.layer_norm_forward(x, gamma, beta, out=out_y)
+    blocked.layer_norm_backward(dy, cache, out=out_dx)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert cache.x is x
+    assert sum(a.nbytes for a in cache[1:4]) == 3 * 4 * 8192
+    assert peak < 2 * blocked.BLOCK_BYTES + 100 * 8192 + 200 * D
+
+
+@pytest.mark.parametrize("offset", [0, 1e4, 1e7])
+@pytest.mark.parametrize("D", [769, 1023, 16384])
+def test_promise_with_many_rows(D, offset):
+    """More rows than a block has; the reference in float64 is the truth."""
+    rows = 600 if D < 2000 else 40
+    arrays = data((rows, D), np.float32, seed=D, offset=offset)
+    wide = [a.astype(np.float64) for a in arrays]
+    y, cache = layer_norm_forward(*wide[1:])
+    dx, dgamma, dbeta = layer_norm_backward(wide[0], cache)
+    got = both(*arrays)
+    bound = cache.rstd * np.abs(wide[0] * wide[2]).max(axis=-1, keepdims=True)
+    assert norm_wise(got[0], y) <= 4e-7
+    assert norm_wise(got[1], dx, bound) <= 4e-7
+    assert norm_wise(got[2], dgamma) <= 4e-7
+    assert norm_wise(got[3], dbeta) <= 4e-7
+
+
+@pytest.mark.parametrize("eps", [0.0, 1e-12, 1e-5])
+def test_rows_of_every_size_in_one_array(eps):
+    """Some in range, some left to the reference, in one block."""
+    dy, _, gamma, beta = data((40, 33), np.float32)
+    sizes = 10.0 ** np.linspace(-34, 34, 40)
+    rng = np.random.default_rng(2)
+    x = (sizes[:, None] * (rng.standard_normal((40, 33)) + 2)).astype(np.float32)
+    y, dx, _, _, bound = oracle(dy, x, gamma, beta, eps)
+    got = both(dy, x, gamma, beta, eps)
+    assert norm_wise(got[0], y) <= 4e-7
+    assert norm_wise(got[1], dx, bound + 2.0**-149 / 4e-7) <= 4e-7
+    _, cache = blocked.layer_norm_forward(x, gamma, beta, eps)
+    alone = np.isnan(cache.rstd[:, 0])
+    assert alone.any() and not alone.all()
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_a_first_mean_that_is_far_off(dtype):
+    """Constant rows of a number with many digits, and rows that are constant but for one entry."""
+    x = np.full((70, 1000), 1e7 / 3, dtype)
+    x[1::2, 7] += 1
+    dy, _, gamma, beta = data((70, 1000), dtype)
+    for eps in (0.01, 1e-5, 1e-12):
+        y, dx, _, _, bound = oracle(dy[:2], x[:2], gamma, beta, eps)
+        got = both(dy, x, gamma, beta, eps)
+        tolerance = 4e-7 if dtype == np.float32 else 1e-14
+        assert norm_wise(got[0][:2], y) <= tolerance
+        assert norm_wise(got[1][:2], dx, bound) <= tolerance
+
+
+def test_warnings_are_those_of_the_reference():
+    dy, x, gamma, beta = data((4, 6), np.float32)
+    x *= 1e25
+    with np.errstate(over="raise", invalid="raise", divide="raise"):
+        both(dy, x, gamma, beta)
+
+
+BAD_OUT = {
+    "list": (lambda x: x.tolist(), TypeError, "out must be an ndarray of dtype float64, got list"),
+    "dtype": (lambda x: x.astype("f"), TypeError, "dtype float64, got float32"),
+    "shape": (lambda x: x[:1].copy(), ValueError, r"shape \(2, 3\), got shape \(1, 3\)"),
+    "strides": (np.asfortranarray, ValueError, "C-contiguous"),
+    "x": (lambda x: x, ValueError, "must not overlap"),
+    "a view of x": (lambda x: x[::-1][::-1], ValueError, "must not overlap"),
+}
+
+
+@pytest.mark.parametrize("case", BAD_OUT)
+def test_bad_out(case):
+    make, error, message = BAD_OUT[case]
+    x, ones = np.arange(6.0).reshape(2, 3), np.ones(3)
+    before = x.copy()
+    with pytest.raises(error, match=message):
+        blocked.layer_norm_forward(x, ones, ones, out=make(x))
+    _, cache = blocked.layer_norm_forward(x, ones, ones)
+    with pytest.raises(error, match=message):
+        blocked.layer_norm_backward(x.copy(), cache, out=make(x))
+    dy = np.ones((2, 3))
+    with pytest.raises(ValueError, match="must not overlap"):
+        blocked.layer_norm_backward(dy, cache, out=dy)
+    assert np.array_equal(x, before)
+
+
+def test_read_only_out():
+    x, out = np.ones((2, 3)), np.empty((2, 3))
+    out.flags.writeable = False
+    with pytest.raises(ValueError, match="writable"):
+        blocked.layer_norm_forward(x, np.ones(3), np.ones(3), out=out)
+
+
+@pytest.mark.parametrize("name", ["x", "gamma", "beta"])
+def test_complex_is_refused(name):
+    arguments = {"x": np.ones((2, 3)), "gamma": np.ones(3), "beta": np.ones(3)}
+    arguments[name] = arguments[name] + 0j
+    with pytest.raises(TypeError, match="must be real"):
+        blocked.layer_norm_forward(**arguments)
+
+
+def test_caches_are_not_mixed_up():
+    dy, x, gamma, beta = data((2, 3))
+    _, cache = layer_norm_forward(x, gamma, beta)
+    with pytest.raises(TypeError, match="cache must be a BlockedCache, got LayerNormCache"):
+        blocked.layer_norm_backward(dy, cache)
+    _, cache = blocked.layer_norm_forward(x, gamma, beta)
+    with pytest.raises(TypeError, match="cache must be a LayerNormCache, got BlockedCache"):
+        layer_norm_backward(dy, cache)
+    with pytest.raises(TypeError, match="must be real"):
+        blocked.layer_norm_backward(dy + 0j, cache)
