@@ -73,7 +73,7 @@ def layer_norm_forward(x, gamma, beta, eps=1e-5, *, out=None):
     work, D = gamma.dtype, len(gamma)
     flat_x, flat_y = x.reshape(-1, D), y.reshape(-1, D)  # (N, D)
     mean, rest, rstd = np.empty((3, len(flat_x)), work)  # (N,) each
-    size = _rows_per_block(flat_x, work)
+    size = rows_per_block(len(flat_x), D, work.itemsize)
     buffers = np.empty((2, size, D), work)
     ones, zeros = np.ones(D, work), np.zeros(D, work)
     to_all, to_gain, to_shift = map(np.stack, ((ones, zeros), (gamma, zeros), (beta, -gamma)))
@@ -137,9 +137,9 @@ def layer_norm_backward(dy, cache, *, out=None):
     mean, rest, rstd = (a.ravel().astype(work) for a in cache[1:4])  # (N,) each
     gamma, ones, zeros = cache.gamma.astype(work, copy=False), np.ones(D, work), np.zeros(D, work)
     to_all, to_gain = map(np.stack, ((ones, zeros), (gamma, zeros)))
-    size = _rows_per_block(x, work)
-    buffers = np.empty((2, size, D), work)
     weights = np.stack((np.ones_like(rstd), rest * rstd))  # (2, N)
+    size = rows_per_block(len(x), D, work.itemsize)
+    buffers = np.empty((2, size, D), work)
     sums, dgamma = np.zeros((2, D)), np.zeros(D)
     for b in _slices(len(x), size):
         if np.isnan(rstd[b]).any():
@@ -168,14 +168,15 @@ def layer_norm_backward(dy, cache, *, out=None):
         g = _spread(r, 0, to_gain, out=terms)
         g *= dy_b  # (n, D), rstd * gamma * dy
         g += xc
-        constant = (a * rest_b - r * mean_g)[:, None]  # (n, 1)
+        constant = _spread(a * rest_b - r * mean_g, 0, to_all, out=xc)
         np.add(g, constant, out=flat_dx[b])  # the only write that goes to memory
     dgamma, dbeta = dgamma - sums[1], sums[0]
     return dx, dgamma.astype(dtype), dbeta.astype(dtype)
 
 
-def _rows_per_block(x, work):
-    return max(1, min(len(x), BLOCK_BYTES // (x.shape[1] * work.itemsize)))
+def rows_per_block(N, D, itemsize):
+    """Rows of D numbers of itemsize bytes that are worked on at a time, of N."""
+    return max(1, min(N, BLOCK_BYTES // (D * itemsize)))
 
 
 def _slices(total, size):
@@ -188,9 +189,11 @@ def _dot(a, b):
     strip = STRIP // b.ndim  # squares have one sign, and their rounding errors average out less
     if a.shape[1] <= strip:
         return multiply(a, b)
-    total = np.zeros(len(a))
-    for part in _slices(a.shape[1], strip):
-        total += multiply(a[:, part], b[..., part])
+    whole = a.shape[1] // strip * strip
+    a_strips, b_strips = (c[..., :whole].reshape(*c.shape[:-1], -1, strip) for c in (a, b))
+    total = np.vecdot(a_strips, b_strips).sum(axis=-1, dtype=np.float64)  # (n,)
+    if whole < a.shape[1]:
+        total += multiply(a[:, whole:], b[..., whole:])
     return total.astype(a.dtype)
 
 

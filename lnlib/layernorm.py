@@ -71,7 +71,8 @@ def layer_norm_forward(x, gamma, beta, eps=1e-5):
     var = np.mean(xc * xc, axis=-1, keepdims=True)  # (..., 1)
     rstd = 1 / np.sqrt(var + eps)  # (..., 1)
     x_hat = xc * rstd  # (..., D)
-    y = gamma * x_hat + beta  # (..., D)
+    y = gamma * x_hat  # (..., D)
+    y += beta
     return y.astype(dtype, copy=False), LayerNormCache(x_hat, rstd / scale, gamma)
 
 

@@ -1,0 +1,145 @@
+"""Time the layer against the textbook's: python -m lnlib.bench.
+
+All variants of a shape are timed in turn, in one process, over and over, and the medians compared:
+what disturbs one of them disturbs the others. Forward and backward together, one BLAS thread.
+"""
+
+import os
+import platform
+import subprocess
+import sys
+import time
+
+import numpy as np
+
+from . import blocked, layernorm, textbook
+
+SHAPES = [
+    (1, 1, 64),
+    (1, 128, 64),
+    (64, 64, 64),
+    (1, 1, 768),
+    (1, 128, 768),
+    (8, 128, 768),
+    (32, 512, 768),
+    (1, 128, 1024),
+    (16, 512, 1024),
+    (1, 512, 4096),
+    (8, 256, 4096),
+    (1, 1, 16384),
+    (1, 512, 16384),
+]
+THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "VECLIB_MAXIMUM_THREADS")
+
+
+def medians(functions, seconds=1.0):
+    """Time functions side by side.
+
+    Parameters
+    ----------
+    functions : dict of str to callable
+        Called without arguments, in turn.
+    seconds : float
+        For all of them together; each is timed at least five times.
+
+    Returns
+    -------
+    dict of str to float
+        The median time of one call, in seconds.
+    """
+    calls = {}
+    for name, function in functions.items():  # also the warm-up
+        start = time.perf_counter()
+        function()
+        calls[name] = int(1e-3 / (time.perf_counter() - start)) + 1  # a millisecond at least
+    times = {name: [] for name in functions}
+    end = time.perf_counter() + seconds
+    while time.perf_counter() < end or len(times[name]) < 5:
+        for name, function in functions.items():
+            start = time.perf_counter()
+            for _ in range(calls[name]):
+                function()
+            times[name].append((time.perf_counter() - start) / calls[name])
+    return {name: float(np.median(values)) for name, values in times.items()}
+
+
+def both_passes(forward, backward, arrays):
+    """Return a function that runs forward and backward on arrays = (dy, x, gamma, beta)."""
+    dy, x, gamma, beta = arrays
+
+    def run():
+        _, cache = forward(x, gamma, beta)
+        backward(dy, cache)
+
+    return run
+
+
+def random_arrays(shape, dtype, seed=0):
+    """Return dy, x, gamma and beta, with means that are not zero."""
+    rng = np.random.default_rng(seed)
+    shapes = shape, shape, shape[-1:], shape[-1:]
+    return [(0.5 + rng.standard_normal(s)).astype(dtype) for s in shapes]
+
+
+def compare(shape, dtype, seconds=1.0):
+    """Median seconds of forward and backward, by variant; "copy" moves as many bytes as it must.
+
+    Parameters
+    ----------
+    shape : tuple of int
+    dtype : dtype
+    seconds : float
+        As for `medians`.
+
+    Returns
+    -------
+    dict of str to float
+        For the three textbook forms, the reference, blocked, blocked with out=, and a copy.
+    """
+    arrays = dy, x, gamma, beta = random_arrays(shape, dtype)
+    out_y, out_dx = np.empty_like(x), np.empty_like(x)
+
+    def with_out():
+        _, cache = blocked.layer_norm_forward(x, gamma, beta, out=out_y)
+        blocked.layer_norm_backward(dy, cache, out=out_dx)
+
+    def copy():  # forward reads x and writes y, backward reads x and dy and writes dx
+        np.copyto(out_y, x)
+        np.copyto(out_dx, dy)
+        half = x.size // 2
+        np.copyto(out_dx.ravel()[:half], x.ravel()[:half])
+
+    functions = {name: both_passes(*form, arrays) for name, form in textbook.FORMS.items()}
+    for name, module in (("reference", layernorm), ("blocked", blocked)):
+        passes = module.layer_norm_forward, module.layer_norm_backward
+        functions[name] = both_passes(*passes, arrays)
+    return medians(functions | {"out=": with_out, "copy": copy}, seconds)
+
+
+def main():
+    """Print the table."""
+    if os.environ.get("OMP_NUM_THREADS") != "1":  # BLAS reads it once, when it is loaded
+        environment = os.environ | dict.fromkeys(THREADS, "1")
+        sys.exit(subprocess.run([sys.executable, "-m", "lnlib.bench"], env=environment).returncode)
+    print(f"NumPy {np.__version__}, Python {platform.python_version()}, {platform.machine()}")
+    print("forward + backward, median ms; ratio: fastest textbook form / blocked;")
+    print(
+        "GB/s: the 5 values per element that must move, by blocked with out=; copy: as a fraction"
+    )
+    print(f"{'shape':>16} {'dtype':7}", *(f"{n:>9}" for n in textbook.FORMS), end=" ")
+    print(*(f"{n:>9}" for n in ("reference", "blocked", "out=", "ratio", "out=", "GB/s", "copy")))
+    for dtype in (np.float32, np.float64):
+        for shape in SHAPES:
+            t = compare(shape, dtype)
+            fastest = min(t[name] for name in textbook.FORMS)
+            moved = 5 * np.prod(shape) * np.dtype(dtype).itemsize
+            names = (*textbook.FORMS, "reference", "blocked", "out=")
+            print(
+                f"{shape!s:>16} {dtype.__name__:7}", *(f"{t[n] * 1e3:9.3f}" for n in names), end=""
+            )
+            print(f"{fastest / t['blocked']:10.2f}{fastest / t['out=']:10.2f}", end="")
+            print(f"{moved / t['out='] / 1e9:10.2f}{t['copy'] / t['out=']:10.2f}", flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,122 @@
+"""What the layer costs: FLOPs, bytes through memory and peak memory, counted from the source."""
+
+import tracemalloc
+from typing import NamedTuple
+
+import numpy as np
+
+from . import blocked
+
+PER_ELEMENT = {
+    # for each of the N * D elements of x: FLOPs, values moved, values allocated at once
+    # textbook: `lnlib.textbook`, the form with means
+    ("textbook", "forward"): (9, 15, 3),
+    ("textbook", "backward"): (11, 21, 3),
+    # `lnlib.layernorm`: scaling, centring twice
+    ("reference", "forward"): (12, 20, 4),
+    ("reference", "backward"): (11, 21, 3),
+    # `lnlib.blocked`: values moved between the processor's cache and memory; the products of rank
+    # two do arithmetic that a loop in C would not
+    ("blocked", "forward"): (21, 2, 1),
+    ("blocked", "backward"): (28, 3, 1),
+    # one kernel: the same, kept in registers
+    ("fused", "forward"): (9, 2, 1),
+    ("fused", "backward"): (15, 3, 1),
+}
+
+
+class Cost(NamedTuple):
+    """The cost of one pass.
+
+    Attributes
+    ----------
+    flops : int
+        Additions, multiplications, divisions, roots and comparisons.
+    moved : int
+        Bytes read from and written to memory.
+    peak : int
+        Bytes allocated at once, results and cache included, arguments not.
+    """
+
+    flops: int
+    moved: int
+    peak: int
+
+    @property
+    def intensity(self):
+        """FLOPs per byte moved."""
+        return self.flops / self.moved
+
+
+def cost(variant, direction, N, D, dtype=np.float32, *, out=False, elides=True):
+    """Cost of one pass over N rows of D, without what grows with N or D alone.
+
+    Only the peak of the blocked layer counts that too: it is all that is left when out is given.
+
+    Parameters
+    ----------
+    variant : {"textbook", "reference", "blocked", "fused"}
+    direction : {"forward", "backward"}
+    N, D : int
+        Rows (B * T) and features.
+    dtype : dtype
+    out : bool
+        Whether y or dx goes to memory that the caller owns (blocked and fused).
+    elides : bool
+        Whether NumPy reuses temporaries, see `numpy_elides`.
+
+    Returns
+    -------
+    Cost
+
+    Raises
+    ------
+    ValueError
+        If variant or direction is not one of the above.
+    """
+    if (variant, direction) not in PER_ELEMENT:
+        raise ValueError(
+            f"variant, direction must be in cost.PER_ELEMENT, got {variant, direction}"
+        )
+    itemsize = np.dtype(dtype).itemsize
+    flops, moved, held = PER_ELEMENT[variant, direction]
+    held += (variant, direction) == ("textbook", "backward") and not elides
+    values = (held - out) * N * D
+    if variant == "blocked":
+        values += 2 * blocked.rows_per_block(N, D, itemsize) * D  # the buffers
+        values += 5 * N + 10 * D + (direction == "backward") * (24 // itemsize - 1) * D
+    return Cost(flops * N * D, moved * N * D * itemsize, values * itemsize)
+
+
+def numpy_elides():
+    """Whether NumPy writes a large result over a temporary of the same shape (it needs POSIX)."""
+    a = np.ones(1 << 20)
+    tracemalloc.start()
+    (a + a) + a
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    return peak < 1.5 * a.nbytes
+
+
+def roofline(intensity, bandwidth, arithmetic):
+    """Highest rate, in FLOP/s, at an intensity in FLOPs per byte.
+
+    Parameters
+    ----------
+    intensity : float or ndarray
+    bandwidth : float
+        Of the memory, in bytes per second.
+    arithmetic : float
+        Of the processor, in FLOP/s.
+
+    Returns
+    -------
+    float or ndarray
+
+    References
+    ----------
+    .. [1] S. Williams, A. Waterman, D. Patterson, "Roofline: an insightful visual performance
+       model for multicore architectures", Communications of the ACM 52 (2009) 65-76,
+       doi:10.1145/1498765.1498785.
+    """
+    return np.minimum(intensity * bandwidth, arithmetic)

@@ -1,0 +1,209 @@
+"""Formulas of cost.py against what runs: counted operations, simulated caches, traced memory."""
+
+import subprocess
+import sys
+import tracemalloc
+
+import numpy as np
+import pytest
+from oracle import norm_wise, oracle
+from test_layernorm import data
+
+from lnlib import bench, blocked, cost, layernorm, textbook
+from lnlib.trace import PAGE, Step, trace, traffic
+
+PASSES = {
+    "textbook": textbook.FORMS["means"],
+    "reference": (layernorm.layer_norm_forward, layernorm.layer_norm_backward),
+    "blocked": (blocked.layer_norm_forward, blocked.layer_norm_backward),
+}
+SHAPES = [(4096, 256), (2000, 768), (3000, 1024)]
+
+
+def traced_passes(variant, N, D, dtype=np.float32):
+    dy, x, gamma, beta = data((N, D), dtype)
+    forward, backward = PASSES[variant]
+    (_, cache), first = trace(forward, x, gamma, beta)
+    _, second = trace(lambda dy: backward(dy, cache), dy)
+    return {"forward": first, "backward": second}
+
+
+@pytest.mark.parametrize("N, D", SHAPES)
+@pytest.mark.parametrize("variant", PASSES)
+def test_flops_are_those_that_run(variant, N, D):
+    for direction, steps in traced_passes(variant, N, D).items():
+        rest = sum(step.flops for step in steps) - cost.cost(variant, direction, N, D).flops
+        assert 0 <= rest <= 30 * N + 20 * D * (N // 60 + 2)  # per row, and per column of a block
+
+
+@pytest.mark.parametrize("N, D", SHAPES)
+@pytest.mark.parametrize("variant", ["textbook", "reference"])
+def test_bytes_are_the_operands_of_what_runs(variant, N, D):
+    for direction, steps in traced_passes(variant, N, D).items():
+        operands = sum(size for step in steps for _, size in step.reads + step.writes)
+        rest = operands - cost.cost(variant, direction, N, D).moved
+        assert 0 <= rest <= 4 * (50 * N + 20 * D)
+        assert traffic(steps, 2**20) == pytest.approx(operands, rel=0.01)
+
+
+@pytest.mark.parametrize("N, D", SHAPES)
+def test_bytes_of_the_blocked_layer_are_what_a_small_cache_lets_through(N, D):
+    for direction, steps in traced_passes("blocked", N, D).items():
+        predicted = cost.cost("blocked", direction, N, D).moved
+        assert predicted < traffic(steps, 2 * 2**20) < 1.1 * predicted
+        assert traffic(steps, 2**18) > 3 * predicted  # a cache that is too small
+
+
+def peak_of(function, *args, **kwargs):
+    tracemalloc.start()
+    result = function(*args, **kwargs)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    return result, peak
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("N, D", SHAPES)
+@pytest.mark.parametrize("variant", PASSES)
+def test_peak_memory(variant, N, D, dtype):
+    dy, x, gamma, beta = data((N, D), dtype)
+    forward, backward = PASSES[variant]
+    for out in (False, True)[: 1 + (variant == "blocked")]:
+        options = {"out": np.empty_like(x)} if out else {}
+        (_, cache), first = peak_of(forward, x, gamma, beta, **options)
+        _, second = peak_of(backward, dy, cache, **options)
+        for direction, peak in (("forward", first), ("backward", second)):
+            elides = cost.numpy_elides()
+            predicted = cost.cost(variant, direction, N, D, dtype, out=out, elides=elides).peak
+            assert peak == pytest.approx(predicted, rel=0.05)
+
+
+def test_a_plain_kernel_does_the_flops_of_the_fused_one():
+    """The arithmetic of the kernel, written in NumPy."""
+    dy, x, gamma, beta = data((500, 400))
+
+    def forward(x, gamma, beta):
+        xc = x - np.add.reduce(x, axis=-1, keepdims=True) / 400
+        xc = xc - np.add.reduce(xc, axis=-1, keepdims=True) / 400
+        rstd = 1 / np.sqrt(np.vecdot(xc, xc) / 400 + 1e-5)
+        return xc * rstd[:, None] * gamma + beta
+
+    y, steps = trace(forward, x, gamma, beta)
+    assert sum(s.flops for s in steps) / x.size == pytest.approx(
+        cost.PER_ELEMENT["fused", "forward"][0], abs=0.1
+    )
+    assert np.allclose(y, layernorm.layer_norm_forward(x, gamma, beta)[0])
+    _, kept = layernorm.layer_norm_forward(x, gamma, beta)
+    mean, rstd = x.mean(axis=-1, keepdims=True), kept.rstd
+    rest = np.zeros_like(mean)
+
+    def backward(dy, x, gamma):
+        x_hat = (x - mean - rest) * rstd  # 3
+        g = gamma * dy  # 1
+        mean_g = np.add.reduce(g, axis=-1, keepdims=True) / 400  # 1
+        along = np.vecdot(g, x_hat)[:, None] / 400  # 2
+        dgamma = np.add.reduce(dy * x_hat, axis=0)  # 2
+        dbeta = np.add.reduce(dy, axis=0)  # 1
+        return (g - mean_g - x_hat * along) * rstd, dgamma, dbeta  # 4
+
+    (dx, _, _), steps = trace(backward, dy, x, gamma)
+    assert np.allclose(dx, layernorm.layer_norm_backward(dy, kept)[0])
+    assert sum(s.flops for s in steps) / x.size == pytest.approx(
+        cost.PER_ELEMENT["fused", "backward"][0], abs=0.1
+    )
+
+
+def test_cost_names_what_it_does_not_know():
+    with pytest.raises(ValueError, match="variant, direction must be in cost.PER_ELEMENT"):
+        cost.cost("magic", "forward", 2, 3)
+
+
+def test_intensity_and_roofline():
+    small = cost.cost("fused", "forward", 10, 20, np.float64)
+    assert small == (9 * 200, 16 * 200, 8 * 200)
+    assert small.intensity == 9 / 16
+    assert np.array_equal(cost.roofline(np.array([0.5, 4]), 10.0, 20.0), [5, 20])
+
+
+def test_trace_counts_and_leaves_everything_as_it_was():
+    a, b = np.ones((3, 4)), np.ones((4, 5))
+    empty, asarray = np.empty, np.asarray
+
+    def work(a, b):
+        c = np.empty((3, 5))
+        np.matmul(a, b, out=c)  # 2 * 3 * 4 * 5
+        c += 1  # 15
+        return c.sum(axis=0), a  # 15
+
+    (total, _), steps = trace(work, a, b)
+    assert [(s.name, s.flops) for s in steps] == [
+        ("matmul", 120),
+        ("add", 15),
+        ("add.reduce", 15),
+    ]
+    assert [sum(n for _, n in s.reads) for s in steps] == [8 * (12 + 20), 8 * 15, 8 * 15]
+    assert [sum(n for _, n in s.writes) for s in steps] == [8 * 15, 8 * 15, 8 * 5]
+    assert np.array_equal(total, np.full(5, 15))
+    assert np.empty is empty and np.asarray is asarray
+    with pytest.raises(ZeroDivisionError):
+        trace(lambda a: 1 / 0, a)
+    assert np.empty is empty and np.asarray is asarray
+
+
+def page_step(reads, writes):
+    return Step("", 0, [(p * PAGE, PAGE) for p in reads], [(p * PAGE, PAGE) for p in writes])
+
+
+@pytest.mark.parametrize(
+    "steps, pages, moved",
+    [
+        ([([1], []), ([1], [])], 2, 1),  # the second read is free
+        ([([1], []), ([2], []), ([1], [])], 1, 3),  # unless something came in between
+        ([([1], []), ([2], []), ([1], []), ([3], []), ([1], [])], 2, 3),  # 2 was the oldest
+        ([([], [1])], 2, 1),  # a write leaves in the end, and needs no read
+        ([([], [1]), ([1], [1]), ([1], [1])], 2, 1),  # once
+        ([([], [1]), ([2], []), ([1], [])], 1, 3),  # written back, read again
+    ],
+)
+def test_traffic_by_hand(steps, pages, moved):
+    assert traffic([page_step(*s) for s in steps], pages * PAGE) == moved * PAGE
+
+
+@pytest.mark.parametrize("form", textbook.FORMS)
+def test_textbook_forms_are_right(form):
+    dy, x, gamma, beta = data((6, 9))
+    forward, backward = textbook.FORMS[form]
+    y, cache = forward(x.reshape(2, 3, 9), gamma, beta)
+    got = y, *backward(dy.reshape(2, 3, 9), cache)
+    for a, b in zip(got, oracle(dy, x, gamma, beta)):
+        assert norm_wise(a.reshape(b.shape), b) < 1e-14
+
+
+def test_medians_of_a_slow_and_a_fast_function():
+    calls = {"slow": 0, "fast": 0}
+
+    def slow():
+        calls["slow"] += 1
+        np.linalg.svd(np.ones((60, 60)))
+
+    def fast():
+        calls["fast"] += 1
+
+    times = bench.medians({"slow": slow, "fast": fast}, seconds=0)
+    assert times["slow"] > times["fast"] > 0
+    assert calls["slow"] >= 6 and calls["fast"] > 100
+
+
+def test_compare_times_every_variant():
+    times = bench.compare((1, 3, 8), np.float32, seconds=0)
+    assert list(times) == [*textbook.FORMS, "reference", "blocked", "out=", "copy"]
+    assert all(t > 0 for t in times.values())
+
+
+def test_the_benchmark_prints_its_table():
+    code = "from lnlib import bench; bench.SHAPES = [(1, 2, 3)]; bench.main()"
+    environment = dict.fromkeys(bench.THREADS, "1") | {"PYTHONWARNINGS": "error"}
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, env=environment, check=True
+    )
+    assert done.stdout.count("(1, 2, 3)") == 2 and "GB/s" in done.stdout
