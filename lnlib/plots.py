@@ -24,6 +24,7 @@ def use_style():
             "axes.spines.top": False,
             "axes.spines.right": False,
             "axes.grid": True,
+            "axes.axisbelow": True,
             "grid.color": "#dddddd",
             "lines.linewidth": 2.5,
             "lines.markersize": 7,
