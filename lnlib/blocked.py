@@ -14,7 +14,7 @@ from . import layernorm as reference
 
 BLOCK_BYTES = 256 * 1024  # of x: with two or three buffers beside it, it fits in a core's L2 cache
 RUN = 96  # rows are added up in float32, runs of rows in float64
-STRIP = 768  # BLAS does not sum pairwise: longer rows are added up in strips, in float64
+STRIP = 768  # BLAS does not sum pairwise: longer rows are added up in strips
 
 
 class BlockedCache(NamedTuple):
@@ -87,13 +87,9 @@ def layer_norm_forward(x, gamma, beta, eps=1e-5, *, out=None):
             rest_b = _dot(xc, ones) / D  # (n,)
             var = _dot(xc, xc) / D - rest_b * rest_b  # (n,), corrected two-pass
             r = 1 / np.sqrt(var + eps)
-            q = rest_b * r
-            if not q @ q < 0.01:  # far from zero; else leave it to the shift below
-                xc -= rest_b[:, None]
-                r, q = 1 / np.sqrt(_dot(xc, xc) / D + eps), 0
             mean[b], rest[b], rstd[b] = m, rest_b, r
             xc *= _spread(r, 0, to_gain, out=gain)
-            shift = _spread(1, q, to_shift, out=gain)
+            shift = _spread(1, rest_b * r, to_shift, out=gain)
             np.add(xc, shift, out=flat_y[b])  # the only write that goes to memory
         in_range = (np.abs(rest) * rstd <= 1) & (rstd > 1e-6) & (rstd < 1e4)  # (N,)
     again = np.flatnonzero(~in_range)
@@ -154,7 +150,7 @@ def layer_norm_backward(dy, cache, *, out=None):
         xc, terms = buffers[:, : len(dy_b)]  # (n, D) each
         _spread(-mean[b], 0, to_all, out=xc)
         xc += x[b]
-        if not q @ q < 0.01:
+        if not q @ q < 0.01:  # far from zero a large rest would cost dgamma its digits
             xc -= rest_b[:, None]
             rest_b[:], q[:] = 0, 0
         np.multiply(dy_b, xc, out=terms)
@@ -191,10 +187,10 @@ def _dot(a, b):
         return multiply(a, b)
     whole = a.shape[1] // strip * strip
     a_strips, b_strips = (c[..., :whole].reshape(*c.shape[:-1], -1, strip) for c in (a, b))
-    total = np.vecdot(a_strips, b_strips).sum(axis=-1, dtype=np.float64)  # (n,)
+    total = np.vecdot(a_strips, b_strips).sum(axis=-1)  # (n,), pairwise
     if whole < a.shape[1]:
         total += multiply(a[:, whole:], b[..., whole:])
-    return total.astype(a.dtype)
+    return total
 
 
 def _spread(first, second, rows, out):

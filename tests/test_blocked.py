@@ -1,5 +1,8 @@
 """What only the blocked layer has: out=, blocks, strips, a cache of O(N), rows left to others."""
 
+import os
+import subprocess
+import sys
 import tracemalloc
 
 import numpy as np
@@ -56,8 +59,8 @@ def test_the_cache_and_the_buffers_are_small(D):
     assert peak < 2 * blocked.BLOCK_BYTES + 100 * 8192 + 200 * D
 
 
-@pytest.mark.parametrize("offset", [0, 1e4, 1e7])
-@pytest.mark.parametrize("D", [769, 1023, 16384])
+@pytest.mark.parametrize("offset", [0, 1e4, 1e6, 1e7])
+@pytest.mark.parametrize("D", [768, 1023, 16384])
 def test_promise_with_many_rows(D, offset):
     """More rows than a block has; the reference in float64 is the truth."""
     rows = 600 if D < 2000 else 40
@@ -71,6 +74,14 @@ def test_promise_with_many_rows(D, offset):
     assert norm_wise(got[1], dx, bound) <= 4e-7
     assert norm_wise(got[2], dgamma) <= 4e-7
     assert norm_wise(got[3], dbeta) <= 4e-7
+
+
+def test_promise_with_an_old_blas():
+    """OpenBLAS's kernels for the oldest processors add up one number after the other."""
+    command = [sys.executable, "-m", "pytest", "-n0", "-q", __file__, "-k", "many_rows"]
+    environment = os.environ | {"OPENBLAS_CORETYPE": "Prescott"}  # other libraries ignore it
+    done = subprocess.run(command, env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout
 
 
 @pytest.mark.parametrize("eps", [0.0, 1e-12, 1e-5])
@@ -101,6 +112,31 @@ def test_a_first_mean_that_is_far_off(dtype):
         tolerance = 4e-7 if dtype == np.float32 else 1e-14
         assert norm_wise(got[0][:2], y) <= tolerance
         assert norm_wise(got[1][:2], dx, bound) <= tolerance
+
+
+def test_a_rest_that_always_points_the_same_way():
+    """Every row is a quarter above a float32 number: dgamma must not be what two sums leave."""
+    rng = np.random.default_rng(0)
+    pattern = rng.permuted(np.tile([0.0, 0, 0, 1], (200_000, 1)), axis=1)
+    dy, _, gamma, beta = data(pattern.shape)
+    dy += 5
+    arrays = [a.astype(np.float32) for a in (dy, 1e7 + pattern, gamma, beta)]
+    y, cache = layer_norm_forward(*(a.astype(np.float64) for a in arrays[1:]))
+    truth = layer_norm_backward(arrays[0].astype(np.float64), cache)
+    got = both(*arrays)
+    assert norm_wise(got[0], y) <= 4e-7
+    assert norm_wise(got[2], truth[1]) <= 4e-7
+
+
+@pytest.mark.parametrize("size, small", [(1e14, 1e-12), (1e-10, 1e-30), (1e16, 1e10)])
+def test_products_of_very_large_and_very_small_numbers(size, small):
+    dy, x, gamma, beta = data((5, 64), np.float32, offset=2)
+    dy, x = np.float32(small) * dy, np.float32(size) * x
+    y, dx, dgamma, _, bound = oracle(dy, x, gamma, beta, eps=0.0)
+    got = both(dy, x, gamma, beta, eps=0.0)
+    assert norm_wise(got[0], y) <= 4e-7
+    assert norm_wise(got[1], dx, bound) <= 4e-7
+    assert norm_wise(got[2], dgamma) <= 4e-7
 
 
 def test_warnings_are_those_of_the_reference():
