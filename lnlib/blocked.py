@@ -13,8 +13,10 @@ import numpy as np
 from . import layernorm as reference
 
 BLOCK_BYTES = 256 * 1024  # of x: with two or three buffers beside it, it fits in a core's L2 cache
-RUN = 96  # rows are added up in float32, runs of rows in float64
-STRIP = 768  # BLAS does not sum pairwise: longer rows are added up in strips
+BLOCK_ROWS = 128  # that are added up in float32: runs of 16, then up to 8 runs; float64 beyond
+RUN = 16
+STRIP = 768  # BLAS does not sum pairwise: longer rows are added up in strips,
+SHORT_STRIP = 192  # shorter ones where one large product could swallow many small ones
 
 
 class BlockedCache(NamedTuple):
@@ -23,7 +25,7 @@ class BlockedCache(NamedTuple):
     Attributes
     ----------
     x : ndarray, shape (..., D)
-        The input itself: it must not change before the backward pass.
+        The input itself if it is C-contiguous: it must not change before the backward pass.
     mean, rest : ndarray, shape (..., 1)
         The mean, and the mean of x - mean: what rounding left of it.
     rstd : ndarray, shape (..., 1)
@@ -65,33 +67,35 @@ def layer_norm_forward(x, gamma, beta, eps=1e-5, *, out=None):
     Notes
     -----
     y = xc * (rstd * gamma) + (beta - rest * rstd * gamma) with xc = x - mean: the second centring
-    of the reference costs no pass of its own. Rows near the ends of the floating-point range are
-    left to the reference.
+    of the reference costs no pass of its own. Rows with rstd below 1e-3 or
+    above 1e4 are left to the reference, which scales them. With those in between, gamma and dy may
+    be as small as 1e-30 and as large as 1e30.
     """
     x, gamma, beta, dtype = reference._check_forward(x, gamma, beta, eps)
     y = _output(out, x, dtype, x)
     work, D = gamma.dtype, len(gamma)
+    eps = work.type(eps)
     flat_x, flat_y = x.reshape(-1, D), y.reshape(-1, D)  # (N, D)
     mean, rest, rstd = np.empty((3, len(flat_x)), work)  # (N,) each
     size = rows_per_block(len(flat_x), D, work.itemsize)
     buffers = np.empty((2, size, D), work)
     ones, zeros = np.ones(D, work), np.zeros(D, work)
-    to_all, to_gain, to_shift = map(np.stack, ((ones, zeros), (gamma, zeros), (beta, -gamma)))
+    to_gain, to_shift = np.stack((gamma, zeros)), np.stack((beta, -gamma))  # (2, D) each
     with np.errstate(all="ignore"):  # rows that go out of range are done again
         for b in _slices(len(flat_x), size):
-            x_b = flat_x[b].astype(work, copy=False)  # (n, D)
+            x_b = flat_x[b]  # (n, D)
             xc, gain = buffers[:, : len(x_b)]  # (n, D) each
             m = _dot(x_b, ones) / D  # (n,)
-            _spread(-m, 0, to_all, out=xc)
-            xc += x_b
+            xc[...] = -m[:, None]
+            xc += x_b  # in two steps: faster than to subtract with broadcasting
             rest_b = _dot(xc, ones) / D  # (n,)
-            var = _dot(xc, xc) / D - rest_b * rest_b  # (n,), corrected two-pass
+            var = _dot(xc, xc, SHORT_STRIP) / D - rest_b * rest_b  # (n,), corrected two-pass
             r = 1 / np.sqrt(var + eps)
             mean[b], rest[b], rstd[b] = m, rest_b, r
             xc *= _spread(r, 0, to_gain, out=gain)
             shift = _spread(1, rest_b * r, to_shift, out=gain)
             np.add(xc, shift, out=flat_y[b])  # the only write that goes to memory
-        in_range = (np.abs(rest) * rstd <= 1) & (rstd > 1e-6) & (rstd < 1e4)  # (N,)
+        in_range = (np.abs(rest) * rstd <= 1) & (rstd > 1e-3) & (rstd < 1e4)  # (N,)
     again = np.flatnonzero(~in_range)
     if len(again):
         flat_y[again], _ = reference.layer_norm_forward(flat_x[again], gamma, beta, eps)
@@ -131,65 +135,78 @@ def layer_norm_backward(dy, cache, *, out=None):
     work, D = np.result_type(dy, cache.gamma), len(cache.gamma)
     flat_dy, flat_dx, x = (a.reshape(-1, D) for a in (dy, dx, cache.x))  # (N, D)
     mean, rest, rstd = (a.ravel().astype(work) for a in cache[1:4])  # (N,) each
-    gamma, ones, zeros = cache.gamma.astype(work, copy=False), np.ones(D, work), np.zeros(D, work)
-    to_all, to_gain = map(np.stack, ((ones, zeros), (gamma, zeros)))
-    weights = np.stack((np.ones_like(rstd), rest * rstd))  # (2, N)
+    gamma = cache.gamma.astype(work, copy=False)
+    to_gain = np.stack((gamma, np.zeros(D, work)))  # (2, D)
     size = rows_per_block(len(x), D, work.itemsize)
     buffers = np.empty((2, size, D), work)
-    sums, dgamma = np.zeros((2, D)), np.zeros(D)
+    weights = np.stack((rstd, np.ones_like(rstd), rest * rstd))  # (3, N)
+    sums = np.zeros((3, D), np.result_type(work, np.float64))  # dgamma, dbeta, and a surplus
+    left = np.isnan(rstd)  # (N,)
     for b in _slices(len(x), size):
-        if np.isnan(rstd[b]).any():
+        if left[b].any():
             _, exact = reference.layer_norm_forward(x[b], gamma, gamma, cache.eps)
-            flat_dx[b], dgamma_b, dbeta_b = reference.layer_norm_backward(flat_dy[b], exact)
-            dgamma += dgamma_b
-            sums[0] += dbeta_b
+            flat_dx[b], dgamma_b, dbeta_b = reference.layer_norm_backward(
+                flat_dy[b].astype(np.float64), exact
+            )
+            sums[:2] += dgamma_b, dbeta_b
             continue
         dy_b = flat_dy[b].astype(work, copy=False)  # (n, D)
-        r, rest_b, weights_b = rstd[b], rest[b], weights[:, b]  # (n,), (n,), (2, n)
-        q = weights_b[1]
+        r, rest_b, weights_b = rstd[b], rest[b], weights[:, b]  # (n,), (n,), (3, n)
+        q = weights_b[2]
         xc, terms = buffers[:, : len(dy_b)]  # (n, D) each
-        _spread(-mean[b], 0, to_all, out=xc)
+        xc[...] = -mean[b][:, None]
         xc += x[b]
         if not q @ q < 0.01:  # far from zero a large rest would cost dgamma its digits
             xc -= rest_b[:, None]
             rest_b[:], q[:] = 0, 0
         np.multiply(dy_b, xc, out=terms)
-        for run in _slices(len(r), RUN):
-            dgamma += r[run] @ terms[run]  # (D,), of dy * rstd * xc; x_hat is rstd * (xc - rest)
-            sums += weights_b[:, run] @ dy_b[run]  # (2, D), of dy and of dy * rstd * rest
+        sums[:1] += _column_sums(weights_b[:1], terms)  # (1, D), of dy * rstd * xc
+        sums[1:] += _column_sums(weights_b[1:], dy_b)  # (2, D), of dy and of dy * rstd * rest
         mean_g = _dot(dy_b, gamma) / D  # (n,)
-        along = r * (_dot(terms, gamma) / D - rest_b * mean_g)  # (n,), mean(g * x_hat)
+        along = r * (_dot(terms, gamma, SHORT_STRIP) / D - rest_b * mean_g)  # (n,), mean(g * x_hat)
         a = r * r * along
-        xc *= _spread(-a, 0, to_all, out=terms)
+        terms[...] = -a[:, None]
+        xc *= terms
         g = _spread(r, 0, to_gain, out=terms)
         g *= dy_b  # (n, D), rstd * gamma * dy
         g += xc
-        constant = _spread(a * rest_b - r * mean_g, 0, to_all, out=xc)
-        np.add(g, constant, out=flat_dx[b])  # the only write that goes to memory
-    dgamma, dbeta = dgamma - sums[1], sums[0]
-    return dx, dgamma.astype(dtype), dbeta.astype(dtype)
+        xc[...] = (a * rest_b - r * mean_g)[:, None]
+        np.add(g, xc, out=flat_dx[b])  # the only write that goes to memory
+    return dx, (sums[0] - sums[2]).astype(dtype), sums[1].astype(dtype)
 
 
 def rows_per_block(N, D, itemsize):
     """Rows of D numbers of itemsize bytes that are worked on at a time, of N."""
-    return max(1, min(N, BLOCK_BYTES // (D * itemsize)))
+    rows = max(1, min(BLOCK_ROWS, BLOCK_BYTES // (D * itemsize)))
+    return max(1, min(N, rows // RUN * RUN or rows))
 
 
 def _slices(total, size):
     return [slice(start, start + size) for start in range(0, total, size)]
 
 
-def _dot(a, b):
+def _dot(a, b, strip=STRIP):
     """Return the products of the rows of a, (n, D), with b, (D,) or (n, D): (n,)."""
     multiply = np.matmul if b.ndim == 1 else np.vecdot
-    strip = STRIP // b.ndim  # squares have one sign, and their rounding errors average out less
     if a.shape[1] <= strip:
         return multiply(a, b)
     whole = a.shape[1] // strip * strip
     a_strips, b_strips = (c[..., :whole].reshape(*c.shape[:-1], -1, strip) for c in (a, b))
-    total = np.vecdot(a_strips, b_strips).sum(axis=-1)  # (n,), pairwise
+    total = np.add.reduce(np.vecdot(a_strips, b_strips), axis=-1)  # (n,), pairwise
     if whole < a.shape[1]:
         total += multiply(a[:, whole:], b[..., whole:])
+    return total
+
+
+def _column_sums(weights, a):
+    """Return weights @ a, (m, n) by (n, D), added up in runs of rows first: (m, D)."""
+    whole = len(a) // RUN * RUN
+    if not whole:
+        return weights @ a
+    by_run = weights[:, :whole].reshape(len(weights), -1, RUN).swapaxes(0, 1)  # (runs, m, RUN)
+    total = np.add.reduce(by_run @ a[:whole].reshape(-1, RUN, a.shape[1]), axis=0)
+    if whole < len(a):
+        total += weights[:, whole:] @ a[whole:]
     return total
 
 
@@ -205,7 +222,7 @@ def _spread(first, second, rows, out):
 
 
 def _output(out, like, dtype, *inputs):
-    if any(a.dtype.kind == "c" for a in inputs) or dtype.kind == "c":
+    if dtype.kind == "c":
         raise TypeError("x, gamma, beta and dy must be real here, got complex")
     if out is None:
         return np.empty(like.shape, dtype)

@@ -17,8 +17,8 @@ PER_ELEMENT = {
     ("reference", "backward"): (11, 21, 3),
     # `lnlib.blocked`: values moved between the processor's cache and memory; the products of rank
     # two do arithmetic that a loop in C would not
-    ("blocked", "forward"): (21, 2, 1),
-    ("blocked", "backward"): (32, 3, 1),
+    ("blocked", "forward"): (17, 2, 1),
+    ("blocked", "backward"): (20, 3, 1),
     # one kernel: the same, kept in registers
     ("fused", "forward"): (9, 2, 1),
     ("fused", "backward"): (14, 3, 1),
@@ -59,7 +59,7 @@ def cost(variant, direction, N, D, dtype=np.float32, *, out=False, elides=True):
     direction : {"forward", "backward"}
     N, D : int
         Rows (B * T) and features.
-    dtype : dtype
+    dtype : {float32, float64}
     out : bool
         Whether y or dx goes to memory that the caller owns (blocked and fused).
     elides : bool
@@ -72,19 +72,25 @@ def cost(variant, direction, N, D, dtype=np.float32, *, out=False, elides=True):
     Raises
     ------
     ValueError
-        If variant or direction is not one of the above.
+        If variant or direction is not one of the above, or out is asked of one that has none.
     """
     if (variant, direction) not in PER_ELEMENT:
         raise ValueError(
             f"variant, direction must be in cost.PER_ELEMENT, got {variant, direction}"
         )
+    if out and variant in ("textbook", "reference"):
+        raise ValueError(f"out must be False for {variant}, which allocates its result")
     itemsize = np.dtype(dtype).itemsize
     flops, moved, held = PER_ELEMENT[variant, direction]
     held += (variant, direction) == ("textbook", "backward") and not elides
     values = (held - out) * N * D
     if variant == "blocked":
-        values += 2 * blocked.rows_per_block(N, D, itemsize) * D  # the buffers
-        values += 5 * N + 10 * D + (direction == "backward") * (24 // itemsize - 1) * D
+        rows = blocked.rows_per_block(N, D, itemsize)
+        values += 2 * rows * D  # the buffers
+        if direction == "forward":
+            values += 5 * N + 8 * D
+        else:  # sums in float64, and in runs of rows
+            values += 6 * N + (4 + 24 // itemsize + 2 * (rows // blocked.RUN)) * D
     return Cost(flops * N * D, moved * N * D * itemsize, values * itemsize)
 
 

@@ -58,7 +58,7 @@ def trace(function, *arrays):
         with mock.patch("numpy.empty", traced_empty), mock.patch("numpy.asarray", np.asanyarray):
             return function(*(a.view(_Traced) for a in arrays)), steps
     finally:
-        _Traced.steps = []
+        _Traced.steps = None
 
 
 def traffic(steps, cache_bytes):
@@ -74,13 +74,18 @@ def traffic(steps, cache_bytes):
     -------
     bytes : int
         Pages that were read and not in the cache, and pages that were written and had to leave
-        (all of them, in the end). A page that is only written is not read first.
+        (all of them, in the end). A page that is only written is not read first; on hardware that
+        does so, writes count twice.
     """
     cache, moved = OrderedDict(), 0  # page -> whether it was written, least recently used first
     for step in steps:
-        for ranges, write in ((step.reads, False), (step.writes, True)):
-            for address, size in ranges:
-                for page in range(address // PAGE, (address + size - 1) // PAGE + 1):
+        operands = [(_pages(r), False) for r in step.reads] + [
+            (_pages(w), True) for w in step.writes
+        ]
+        for k in range(max(len(pages) for pages, _ in operands)):  # all operands side by side
+            for pages, write in operands:
+                if k < len(pages):
+                    page = pages[k]
                     moved += page not in cache and not write
                     cache[page] = cache.pop(page, False) or write
                     if len(cache) * PAGE > cache_bytes:
@@ -91,7 +96,7 @@ def traffic(steps, cache_bytes):
 class _Traced(np.ndarray):
     """An array that writes down every ufunc it takes part in, and so do the results."""
 
-    steps = []
+    steps = None  # a list while `trace` runs
 
     def __array_ufunc__(self, ufunc, method, *inputs, out=(), **options):
         inputs = [_plain(a) for a in inputs]
@@ -99,9 +104,15 @@ class _Traced(np.ndarray):
             options["out"] = tuple(_plain(a) for a in out)
         result = getattr(ufunc, method)(*inputs, **options)
         results = result if isinstance(result, tuple) else (result,)
-        _Traced.steps.append(_step(ufunc, method, inputs, results))
+        if _Traced.steps is not None:
+            _Traced.steps.append(_step(ufunc, method, inputs, results))
         wrapped = tuple(r.view(_Traced) if isinstance(r, np.ndarray) else r for r in results)
         return wrapped if isinstance(result, tuple) else wrapped[0]
+
+
+def _pages(operand):
+    address, size = operand
+    return range(address // PAGE, (address + size - 1) // PAGE + 1)
 
 
 def _plain(a):

@@ -4,6 +4,7 @@ import os
 import subprocess
 import sys
 import tracemalloc
+from fractions import Fraction
 
 import numpy as np
 import pytest
@@ -20,7 +21,7 @@ def both(dy, x, gamma, beta, eps=1e-5):
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 @pytest.mark.parametrize("D", [1, 3, 768, 1024, 1025, 5000])
-@pytest.mark.parametrize("rows", [1, 2, 85, 86, 96, 97, 200])
+@pytest.mark.parametrize("rows", [1, 2, 16, 17, 85, 86, 256, 257])
 def test_every_size_of_the_last_block_and_strip(rows, D, dtype):
     dy, x, gamma, beta = data((rows, D), dtype, seed=rows, offset=5)
     y, cache = layer_norm_forward(x, gamma, beta)
@@ -128,7 +129,60 @@ def test_a_rest_that_always_points_the_same_way():
     assert norm_wise(got[2], truth[1]) <= 4e-7
 
 
-@pytest.mark.parametrize("size, small", [(1e14, 1e-12), (1e-10, 1e-30), (1e16, 1e10)])
+@pytest.mark.parametrize("D", [4, 768])
+def test_constant_dy_whose_rounding_errors_all_point_the_same_way(D):
+    """What a loss that is a mean sends back."""
+    _, x, gamma, beta = data((4000, D), np.float32)
+    _, cache = blocked.layer_norm_forward(x, gamma, beta)
+    for constant in np.float32([0.1, 1 / 3, 0.7, 1 / 4000, 0.55, 0.9]):
+        _, _, dbeta = blocked.layer_norm_backward(np.full_like(x, constant), cache)
+        assert norm_wise(dbeta, np.full(D, 4000 * float(constant))) <= 4e-7
+
+
+def one_hot(D):
+    x = np.zeros((2, D), np.float32)
+    x[:, 0] = 1
+    dy = np.full((2, D), -2e-5, np.float32)
+    dy[:, 0] = 1
+    return dy, x
+
+
+def one_large_entry(D):
+    x = np.random.default_rng(0).standard_normal((2, D)).astype(np.float32)
+    dy = (1e-3 * np.sign(x)).astype(np.float32)
+    x[:, 5], dy[:, 5] = 3000, 1
+    return dy, x
+
+
+@pytest.mark.parametrize("D", [384, 700, 768, 4096])
+@pytest.mark.parametrize("make", [one_hot, one_large_entry])
+def test_one_product_that_could_swallow_all_others(make, D):
+    """The reference is at most 7e-7 off here."""
+    dy, x = make(D)
+    gamma, beta = np.ones((2, D), np.float32)
+    _, dx, _, _, bound = oracle(dy, x, gamma, beta)
+    assert norm_wise(both(dy, x, gamma, beta)[1], dx, bound) <= 7e-7
+
+
+def test_sums_of_blocks_that_are_left_to_the_reference_are_not_rounded():
+    dy, x, gamma, beta = data((600, 32), np.float16)
+    dy[::2], x[::50] = -dy[1::2], 6e4 * np.sign(x[::50])  # the sums nearly cancel
+    wide = [a.astype(np.float64) for a in (dy, x, gamma, beta)]
+    _, cache = layer_norm_forward(*wide[1:])
+    truth = layer_norm_backward(wide[0], cache)
+    got = both(dy, x, gamma, beta)
+    for a, b in zip(got[2:], truth[1:]):
+        half_ulp = np.spacing(np.abs(b).astype(np.float16)).astype(np.float64) / 2
+        assert np.all(np.abs(a.astype(np.float64) - b) <= 1.01 * half_ulp + 2e-5)
+
+
+def test_eps_of_any_real_type():
+    _, x, gamma, beta = data((2, 3))
+    y, _ = blocked.layer_norm_forward(x, gamma, beta, Fraction(1, 100_000))
+    assert np.array_equal(y, blocked.layer_norm_forward(x, gamma, beta, 1e-5)[0])
+
+
+@pytest.mark.parametrize("size, small", [(1e14, 1e-12), (1e-10, 1e-30), (1e16, 1e10), (1e5, 1e-30)])
 def test_products_of_very_large_and_very_small_numbers(size, small):
     dy, x, gamma, beta = data((5, 64), np.float32, offset=2)
     dy, x = np.float32(small) * dy, np.float32(size) * x
@@ -139,7 +193,15 @@ def test_products_of_very_large_and_very_small_numbers(size, small):
     assert norm_wise(got[2], dgamma) <= 4e-7
 
 
-def test_warnings_are_those_of_the_reference():
+def test_dy_of_a_wider_dtype_keeps_its_range():
+    dy, x, gamma, beta = data((3, 8))
+    _, cache = blocked.layer_norm_forward(*(a.astype(np.float32) for a in (x, gamma, beta)))
+    once, scaled = (blocked.layer_norm_backward(s * dy, cache) for s in (1, 1e-60))
+    for a, b in zip(once, scaled):
+        assert b.dtype == np.float64 and np.allclose(b, 1e-60 * a, rtol=1e-12, atol=1e-73)
+
+
+def test_rows_that_go_out_of_range_raise_no_warnings():
     dy, x, gamma, beta = data((4, 6), np.float32)
     x *= 1e25
     with np.errstate(over="raise", invalid="raise", divide="raise"):

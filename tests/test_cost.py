@@ -116,6 +116,8 @@ def test_a_plain_kernel_does_the_flops_of_the_fused_one():
 def test_cost_names_what_it_does_not_know():
     with pytest.raises(ValueError, match="variant, direction must be in cost.PER_ELEMENT"):
         cost.cost("magic", "forward", 2, 3)
+    with pytest.raises(ValueError, match="out must be False for textbook"):
+        cost.cost("textbook", "forward", 2, 3, out=True)
 
 
 def test_intensity_and_roofline():
