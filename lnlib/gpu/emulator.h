@@ -180,7 +180,6 @@ static void run_block(const int *order)
     poison_shared();
     for (int t = 0; t < count; t++) {
         memset(&threads[t].state, 0, sizeof(Thread) - offsetof(Thread, state));
-        getcontext(&threads[t].context);
         threads[t].context.uc_stack.ss_sp = stacks + t * STACK;
         threads[t].context.uc_stack.ss_size = STACK;
         makecontext(&threads[t].context, fiber, 0);
@@ -535,6 +534,8 @@ static int launch(int count, char **words, void (*kernel_)())
         array.writer = (Access *)malloc((array.bytes / 4 + 1) * sizeof(Access));
         memset((void *)array.writer, 0xff, (array.bytes / 4 + 1) * sizeof(Access));
     }
+    for (Thread &thread : threads)
+        getcontext(&thread.context);
     reports = (Report *)malloc(gridDim.x * sizeof(Report));
     memset((void *)reports, 0xff, gridDim.x * sizeof(Report));
     int *blocks = (int *)malloc(gridDim.x * sizeof(int)), order[MAX_THREADS];

@@ -1,7 +1,7 @@
-"""Run the CUDA kernels on this machine's processor, thread by thread: slow, and it checks everything.
+"""Run the CUDA kernels on this machine's processor, thread by thread, and watch every access.
 
-The source is compiled by the system's C++ compiler behind emulator.h, which gives CUDA's words their
-meaning. Each launch is a process of its own, so nothing a kernel does can harm this one.
+The source is compiled by the system's C++ compiler behind emulator.h, which says what CUDA's words
+mean here. Each launch is a process of its own, so nothing that a kernel does can harm this one.
 """
 
 import functools
@@ -23,7 +23,7 @@ import numpy as np
 from . import passes
 
 FOLDER = Path(__file__).parent
-PROCESSORS = 3  # blocks of the backward pass: few, so that each has several rows
+BLOCKS = 3  # of the backward pass: few, so that each has several rows
 SECONDS = 300
 
 
@@ -118,7 +118,7 @@ def available():
 
 
 def status():
-    """Return one sentence: what runs the kernels on this machine's processor, or what is missing."""
+    """Return one sentence: which compiler the emulator uses, or what it lacks."""
     if os.name == "nt":
         return "The emulator does not run on Windows; in the Windows Subsystem for Linux it does."
     if _compiler() is None:
@@ -132,7 +132,7 @@ def status():
 def _machine(order, source, counts):
     if order not in ("forward", "reverse") and not (isinstance(order, int) and order >= 0):
         raise ValueError(f'order must be "forward", "reverse" or an int >= 0, got {order!r}')
-    source = read_source() if source is None else source
+    source = passes.read_source() if source is None else source
     counts = {} if counts is None else counts
     return passes.Machine(
         array_type=np.ndarray,
@@ -141,14 +141,9 @@ def _machine(order, source, counts):
         address=lambda array: array.ctypes.data,
         check_place=lambda name, array: None,
         run=functools.partial(_run, order, source, counts),
-        processors=lambda: 1,
+        blocks=lambda per_processor: BLOCKS,
         shared_limit=lambda: np.inf,
     )
-
-
-def read_source():
-    """Return the text of layernorm.cu."""
-    return (FOLDER / "layernorm.cu").read_text(encoding="utf-8")
 
 
 def _run(order, source, counts, kernel, blocks, threads, shared_bytes, inputs, outputs, numbers):
@@ -176,7 +171,7 @@ def _run(order, source, counts, kernel, blocks, threads, shared_bytes, inputs, o
             )
         if done.returncode:
             raise EmulationError(f"{kernel}: {done.stderr.strip()}")
-        for (name, array), word in zip(outputs.items(), words[len(inputs) :]):
+        for array, word in zip(outputs.values(), words[len(inputs) :]):
             file.seek(int(word.split(":")[1]))
             array[...] = np.frombuffer(file.read(array.nbytes), array.dtype).reshape(array.shape)
     for line in done.stdout.splitlines():

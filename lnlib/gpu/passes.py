@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from numbers import Real
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -56,8 +57,8 @@ class Machine(NamedTuple):
     run : callable
         run(kernel, blocks, threads, shared_bytes, inputs, outputs, numbers); the last three are
         dicts, whose values together are the kernel's arguments.
-    processors : callable
-        () -> number of multiprocessors.
+    blocks : callable
+        Of the number of blocks per multiprocessor: how many blocks the backward pass starts.
     shared_limit : callable
         () -> bytes of shared memory that a block can have.
     """
@@ -68,7 +69,7 @@ class Machine(NamedTuple):
     address: Callable
     check_place: Callable
     run: Callable
-    processors: Callable
+    blocks: Callable
     shared_limit: Callable
 
 
@@ -79,6 +80,20 @@ class Configuration(NamedTuple):
     threads: int
     shared_bytes: int
     blocks_per_processor: int
+
+
+def read_source():
+    """Return the text of layernorm.cu."""
+    return (Path(__file__).parent / "layernorm.cu").read_text(encoding="utf-8")
+
+
+def instances():
+    """Return the C++ names of all instances of kernels that `forward` and `backward` can launch."""
+    held = [k for k in FORWARD + BACKWARD if not k.endswith("looping")]
+    pairs = [(k, D) for k in held for D in CONFIGURATIONS if (k, D) != ("backward_atomic", 16384)]
+    pairs += [(k, D) for k in ("forward_looping", "backward_looping") for D in (4096, 2**20)]
+    names = [configuration(k, D, width).expression for k, D in pairs for width in (4, 1)]
+    return [*names, f"column_sums<{COLUMN_THREADS}>"]
 
 
 def configuration(kernel, D, width, shared_limit=np.inf):
@@ -106,7 +121,9 @@ def configuration(kernel, D, width, shared_limit=np.inf):
     fitting = [c for limit, c in CONFIGURATIONS.items() if D <= limit]
     threads, floats, blocks = fitting[0] if fitting else (0, 0, 0)
     shared = 8 * threads * floats if kernel in ("backward", "backward_single") else 0
-    fits = fitting and shared <= shared_limit and not (kernel == "backward_atomic" and D > 8192)
+    fits = fitting and shared + 1024 <= shared_limit  # block_sum has a little of its own
+    if kernel == "backward_atomic" and D > 8192:  # would need more registers than there are
+        fits = False
     if kernel in ("forward", "backward") and not fits:
         kernel += "_looping"
     if kernel.endswith("looping"):
@@ -165,22 +182,24 @@ def backward(machine, dy, cache, kernel="backward", width=None):
     dx = machine.empty(x.shape, np.float32)
     inputs = {"x": x, "dy": dy, "gamma": gamma, "mean": mean, "rstd": rstd}
     width = _width(machine, width, D, x, dy, gamma, dx)
-    expression, threads, shared, resident = configuration(kernel, D, width, machine.shared_limit())
+    chosen = configuration(kernel, D, width, machine.shared_limit())
+    threads = chosen.threads
     if rows == 0 or kernel == "backward_atomic":
         dgamma, dbeta = gradients = machine.zeros((2, D), np.float32)
         if rows:
             outputs = {"dx": dx, "dgamma": dgamma, "dbeta": dbeta}
-            machine.run(expression, rows, threads, 0, inputs, outputs, {"D": np.int32(D)})
+            machine.run(chosen.expression, rows, threads, 0, inputs, outputs, {"D": np.int32(D)})
         return dx, *gradients
 
-    blocks = min(rows, max(resident * machine.processors(), -(-rows // ROWS_PER_BLOCK)))
+    resident = machine.blocks(chosen.blocks_per_processor)
+    blocks = min(rows, max(resident, -(-rows // ROWS_PER_BLOCK)))
     partial = machine.empty((blocks, 2, D), np.float32)
     gradients = machine.empty((2, D), np.float32)
     outputs = {"dx": dx, "partial": partial}
     if kernel == "backward_single":
         outputs |= {"gradients": gradients, "counter": machine.zeros(1, np.int32)}
     numbers = {"rows": np.int64(rows), "D": np.int32(D)}
-    machine.run(expression, blocks, threads, shared, inputs, outputs, numbers)
+    machine.run(chosen.expression, blocks, threads, chosen.shared_bytes, inputs, outputs, numbers)
     if kernel != "backward_single":
         machine.run(
             f"column_sums<{COLUMN_THREADS}>", -(-2 * D // 32), COLUMN_THREADS, 0,
@@ -196,7 +215,9 @@ def _width(machine, width, D, *arrays):
     if width is None:
         return 4 if aligned else 1
     if width not in (1, 4) or (width == 4 and not aligned):
-        raise ValueError(f"width must be 1, or 4 if rows start at multiples of 16 bytes, got {width}")
+        raise ValueError(
+            f"width must be 1, or 4 if rows start at multiples of 16 bytes, got {width}"
+        )
     return width
 
 
