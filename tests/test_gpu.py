@@ -1,5 +1,6 @@
 """The CUDA kernels: emulated against higher precision, compiled for five GPUs, and run on a GPU."""
 
+import json
 import shutil
 import subprocess
 import sys
@@ -12,7 +13,7 @@ from test_layernorm import DENORMAL, data
 
 import lnlib
 from lnlib import gpu
-from lnlib.gpu import emulator, launch, passes
+from lnlib.gpu import bench, emulator, launch, passes
 
 PROMISE = 4e-7
 ORDERS = ["forward", "reverse", 1]
@@ -399,7 +400,7 @@ def test_the_compiler_is_cxx_if_set(monkeypatch):
         emulator._compiler.cache_clear()
 
 
-# ---- launch.py, with a CuPy of NumPy arrays whose kernels run in the emulator ---------------------
+# ---- launch.py, with a CuPy whose kernels run in the emulator ------------------------------------
 
 
 class FakeArray(np.ndarray):
@@ -507,6 +508,64 @@ def test_status_names_the_missing_part(fake_cupy, part, answer, sentence):
     assert not gpu.available()
     with pytest.raises(RuntimeError, match=sentence):
         gpu.layer_norm_forward(X, ROW, ROW)
+
+
+def test_benchmark_of_the_fake(fake_cupy, monkeypatch, tmp_path, capsys):
+    """Every rung is run, checked and recorded; the times mean nothing here."""
+    FakeArray.get = lambda array: np.array(array)
+    now = iter(range(1, 10**6))
+    event = SimpleNamespace(record=lambda: None, synchronize=lambda: None)
+    fake_cupy.cuda.Event = lambda: event
+    fake_cupy.cuda.get_elapsed_time = lambda start, end: next(now) / 1000
+    fake_cupy.fuse = lambda: lambda function: function
+    fake_cupy.RawKernel = lambda code, name: lambda grid, block, arguments: None
+    fake_cupy.asarray = lambda a: a.view(FakeArray)
+    fake_cupy.copyto, fake_cupy.add, fake_cupy.__version__ = np.copyto, np.add, "0"
+    monkeypatch.setitem(sys.modules, "cupy", fake_cupy)
+    monkeypatch.setattr(bench, "REPEATS", 3)
+    monkeypatch.setattr(bench, "FLUSH", 1024)
+    path = tmp_path / "record.json"
+    assert bench.main(["--save", str(path)], shapes=[(9, 32)]) == 0
+    record = json.loads(path.read_text())
+    assert record["device"] == "Fake" and record["driver"] == 12090 and record["nvrtc"] == "12.9"
+    rungs = [(one["pass"], one["rung"]) for one in record["measured"]]
+    assert len(rungs) == len(set(rungs)) == 14
+    for one in record["measured"]:
+        size = bench.minimum_bytes(one["pass"], 9, 32) if one["rung"] != "add" else 12 * 9 * 32
+        assert one["GB/s"] == pytest.approx(size / one["microseconds"] / 1e3)
+        copy = next(
+            c for c in record["measured"] if (c["pass"], c["rung"]) == (one["pass"], "copy")
+        )
+        ratio = copy["microseconds"] / one["microseconds"]
+        assert one["fraction of copy"] == pytest.approx(ratio)
+    assert "two stages" in capsys.readouterr().out
+    monkeypatch.setattr(bench, "reference_forward", lambda *a: (2 * a[0], ()))
+    with pytest.raises(AssertionError, match="reference on CuPy arrays is wrong"):
+        bench.measure(fake_cupy, 9, 32, lambda call: 1.0)
+
+
+def test_minimum_bytes():
+    assert bench.minimum_bytes("forward", 10, 8) == 4 * (2 * 80 + 2 * 8) + 10 * 12
+    assert bench.minimum_bytes("backward", 10, 8) == 4 * (3 * 80 + 3 * 8) + 10 * 12
+
+
+def test_rungs_without_our_kernels_agree_with_the_reference():
+    case = dy, x, gamma, beta = arrays((7, 50), offset=3)
+    same = SimpleNamespace(fuse=lambda: lambda function: function)
+    for forward, backward in [
+        (bench.reference_forward, bench.reference_backward),
+        bench.fused(same),
+    ]:
+        y, cache = forward(x, gamma, beta, 1e-5)
+        results = (y, *backward(dy, cache))
+        assert {a.dtype for a in results} == {np.dtype(np.float32)}
+        assert_promise(results, *case)
+
+
+def test_benchmark_without_a_gpu(monkeypatch, capsys):
+    monkeypatch.setattr(launch, "_trouble", lambda: "No GPU is used: there is none.")
+    assert bench.main([]) == 1
+    assert capsys.readouterr().out == "No GPU is used: there is none.\n"
 
 
 # ---- On a GPU ------------------------------------------------------------------------------------

@@ -55,13 +55,13 @@ struct Thread {
     int phase;          // number of shuffles so far, modulo 2
     int warp_epoch;     // number of warp-wide meetings so far
     bool unfenced;      // has stored to global memory since its last __threadfence
-    long accesses;      // a thread that never ends is stopped by this
+    long steps;         // accesses to memory and waits; a thread that never ends is stopped
     char sent[2][16];   // what it gives to the other lanes
 };
 
 const int MAX_THREADS = 1024;
 const size_t STACK = 64 * 1024;
-const long MAX_ACCESSES = 20000000;
+const long MAX_STEPS = 20000000;
 static Thread threads[MAX_THREADS];
 static char *stacks;
 static ucontext_t scheduler;
@@ -72,19 +72,20 @@ static void (*kernel)();
 
 static Thread &self() { return threads[threadIdx.x]; }
 
+static void count_steps(int steps)
+{
+    if ((self().steps += steps) > MAX_STEPS)
+        stop("thread %u of block %u has not returned after %ld steps: it seems to run forever",
+             threadIdx.x, blockIdx.x, MAX_STEPS);
+}
+
 static void wait(State state, int line)
 {
     Thread &me = self();
+    count_steps(1000);  // waiting takes longer than reading
     me.state = state;
     me.line = line;
     swapcontext(&me.context, &scheduler);
-}
-
-static void count_access()
-{
-    if (++self().accesses > MAX_ACCESSES)
-        stop("thread %u of block %u made %ld accesses and has not returned: it seems to run forever",
-             threadIdx.x, blockIdx.x, MAX_ACCESSES);
 }
 
 static void fiber()
@@ -261,7 +262,7 @@ struct Global {
 
     T *at(long long index, const char *verb) const
     {
-        count_access();
+        count_steps(1);
         if (index < 0 || index >= (long long)size())
             stop("%s[%lld] is out of range: thread %u of block %u wants to %s it, and %s has %zu elements",
                  array->name, index, threadIdx.x, blockIdx.x, verb, array->name, size());
@@ -399,7 +400,7 @@ struct SharedArray : SharedMemory {
 
     void check(long long index, const char *verb) const
     {
-        count_access();
+        count_steps(1);
         if (index < 0 || index >= (long long)size)
             stop("%s[%lld] is out of range: thread %u of block %u wants to %s it, and the shared array %s has %zu "
                  "elements", name, index, threadIdx.x, blockIdx.x, verb, name, size);
