@@ -428,7 +428,7 @@ __global__ void __launch_bounds__(THREADS) column_sums(
 
 // ---- Backward, both stages in one launch ---------------------------------------------------------
 // The block that finishes last adds up what all blocks have written. Which one that is, is chance; but
-// the order of the additions is not. counter must be zero before, and is zero again after.
+// the order of the additions is not. counter must be zero before.
 template <int THREADS, int VECTORS, int WIDTH>
 __global__ void __launch_bounds__(THREADS) backward_single(
     const Vector<WIDTH> *x, const Vector<WIDTH> *dy, const Vector<WIDTH> *gamma,
@@ -445,7 +445,7 @@ __global__ void __launch_bounds__(THREADS) backward_single(
     __syncthreads();
     if (!last)
         return;
-    __threadfence();
+    __threadfence();  // and what the others wrote is read from where they wrote it
     for (int i = threadIdx.x; i < 2 * D / WIDTH; i += THREADS) {
         double total[WIDTH] = {};
         for (int n = 0; n < gridDim.x; n++) {
@@ -456,6 +456,4 @@ __global__ void __launch_bounds__(THREADS) backward_single(
         for (int j = 0; j < WIDTH; j++)
             gradients[i * WIDTH + j] = total[j];
     }
-    if (threadIdx.x == 0)
-        counter[0] = 0;
 }
