@@ -327,6 +327,30 @@ def test_threads_wait_at_different_barriers():
         run(body)
 
 
+def test_lanes_wait_in_different_shuffles():
+    body = (
+        "float v = 0;\nif (threadIdx.x % 2)\nv = __shfl_xor_sync(0xffffffff, v, 1);\n"
+        "else\nv = __shfl_xor_sync(0xffffffff, v, 1);"
+    )
+    message = "thread 0 waits for its warp in line 7, but thread 1 waits for its warp in line 5"
+    with pytest.raises(gpu.EmulationError, match=message):
+        run(body)
+
+
+def test_the_first_of_many_readers_is_remembered():
+    body = """
+    __shared__ float slot[1];
+    if (threadIdx.x == 0)
+        slot[0] = 1;
+    __syncthreads();
+    float v = slot[0];
+    if (threadIdx.x == 63)
+        slot[0] = v;
+    """
+    with pytest.raises(gpu.EmulationError, match="thread 63 writes it, and thread 0 read it"):
+        run(body)
+
+
 def test_output_left_out_is_nan():
     got = run("if (threadIdx.x != 5) out[threadIdx.x] = 1;")
     assert np.flatnonzero(np.isnan(got)).tolist() == [5]

@@ -45,8 +45,10 @@ def assert_promise(got, dy, x, gamma, beta, eps=1e-5):
 SIZES = [1, 2, 7, 31, 32, 33, 127, 1000, 1024, 4097, 8192, 16384, 20000]
 
 
-@pytest.mark.parametrize("D", SIZES)
-@pytest.mark.parametrize("offset", [0, 1e6, 1e7])
+@pytest.mark.parametrize(
+    "D, offset",
+    [(D, offset) for D in SIZES for offset in (0, 1e6, 1e7) if D < 1e4 or offset != 1e6],
+)
 def test_promise(D, offset):
     rows = 7 if D < 4000 else 2
     case = arrays((rows, D), seed=D, offset=offset)
@@ -95,12 +97,24 @@ def test_atomics_depend_on_the_order():
     assert any(not np.array_equal(results[0][2], r[2]) for r in results[1:])
 
 
+@pytest.mark.parametrize("kernel", ["backward", "backward_single"])
 @pytest.mark.parametrize("dy_is", ["constant", "biased"])
-def test_many_rows(dy_is):
+def test_many_rows(kernel, dy_is):
     """More than one block may add up in float32; a constant makes every rounding go one way."""
-    dy, x, gamma, beta = arrays((1200, 4), offset=1e3)
+    dy, x, gamma, beta = arrays((2400, 4), offset=1e3)
     dy = np.full_like(dy, 0.1) if dy_is == "constant" else dy + 5
-    assert_promise(emulate(dy, x, gamma, beta), dy, x, gamma, beta)
+    assert_promise(emulate(dy, x, gamma, beta, kernel=kernel), dy, x, gamma, beta)
+
+
+def test_second_stage_alone():
+    """4000 rows of partial sums of 33 columns, some of them constant: float32 would lose digits."""
+    partial = np.random.default_rng(0).uniform(0.5, 1, (4000, 33)).astype(np.float32)
+    partial[:, :20] = partial[0, :20]
+    gradients = np.full(33, np.nan, np.float32)
+    numbers = {"rows": np.int32(4000), "columns": np.int32(33)}
+    run = emulator._machine("reverse", None, None).run
+    run("column_sums<1024>", 2, 1024, 0, {"p": partial}, {"g": gradients}, numbers)
+    assert np.array_equal(gradients, partial.astype(np.float64).sum(axis=0).astype(np.float32))
 
 
 def test_many_columns_and_a_block_full_of_rows():
@@ -172,21 +186,24 @@ def test_constant_rows():
     assert np.allclose(dx, (g - g.mean(axis=-1, keepdims=True)) / np.sqrt(1e-5), rtol=1e-5)
 
 
-def test_unaligned_arrays_are_loaded_one_float_at_a_time():
-    dy, x, gamma, beta = arrays((4, 32))
-    buffer = np.empty(4 * 32 + 1, np.float32)
-    moved = buffer[1:].reshape(4, 32)
-    moved[...] = x
-    case, loads = (gamma, beta), []
-    for array in (x, moved):
-        counts = {}
-        y, cache = gpu.emulate_forward(array, *case, counts=counts)
-        gpu.emulate_backward(dy, cache, counts=counts)
-        loads.append((counts["x"].loads, counts["x"].loaded, counts["dy"].loads))
-        assert_promise((y, *gpu.emulate_backward(dy, cache)), dy, x, *case)
-    assert loads == [(2 * 32, 2 * 512, 32), (2 * 128, 2 * 512, 128)]
-    with pytest.raises(ValueError, match="width must be 1, or 4 if rows start"):
-        gpu.emulate_forward(moved, *case, width=4)
+@pytest.mark.parametrize("name", ["none", "dy", "x", "gamma", "beta"])
+def test_unaligned_arrays_are_loaded_one_float_at_a_time(name):
+    case = dict(zip(("dy", "x", "gamma", "beta"), arrays((4, 32))))
+    if name in case:
+        moved = np.empty(case[name].size + 1, np.float32)[1:].reshape(case[name].shape)
+        moved[...] = case[name]
+        case[name] = moved
+    dy, x, gamma, beta = case.values()
+    forward, backward = {}, {}
+    y, cache = gpu.emulate_forward(x, gamma, beta, counts=forward)
+    results = gpu.emulate_backward(dy, cache, counts=backward)
+    assert_promise((y, *results), *case.values())
+    assert forward["x"].loaded == backward["x"].loaded == 512
+    assert forward["x"].loads == (128 if name in ("x", "gamma", "beta") else 32)
+    assert backward["x"].loads == (128 if name in ("x", "gamma", "dy") else 32)
+    if name == "x":
+        with pytest.raises(ValueError, match="width must be 1, or 4 if rows start"):
+            gpu.emulate_forward(x, gamma, beta, width=4)
 
 
 def test_bytes_per_element():
@@ -341,6 +358,15 @@ def test_ptx_has_what_the_lesson_shows():
     assert narrow.count("ld.global.nc.f32") == 3 * 16 and "v4" not in narrow
     assert wide.count("shfl.sync.bfly") == 3 * 2 * 5 and wide.count("bar.sync") == 3
     assert warp.count("shfl.sync.bfly") == 3 * 5 and "bar.sync" not in warp
+
+
+@needs_nvrtc
+def test_spills_and_shared_memory_are_reported():
+    name = "forward<64, 16, 1>"
+    assert gpu.compile("sm_90", [name])[name][1:3] == (0, 2 * 32 * 4)
+    tight = gpu.read_source().replace("(THREADS) forward(", "(THREADS, 32) forward(")
+    crowded = gpu.compile("sm_90", [name], tight)[name]
+    assert crowded.registers <= 32 and crowded.spilled > 0
 
 
 @needs_nvrtc
