@@ -101,8 +101,11 @@ def test_atomics_depend_on_the_order():
 @pytest.mark.parametrize("dy_is", ["constant", "biased"])
 def test_many_rows(kernel, dy_is):
     """More than one block may add up in float32; a constant makes every rounding go one way."""
-    dy, x, gamma, beta = arrays((2400, 4), offset=1e3)
-    dy = np.full_like(dy, 0.1) if dy_is == "constant" else dy + 5
+    dy, x, gamma, beta = arrays((2400, 9), offset=1e3)
+    if dy_is == "constant":
+        dy[:] = np.random.default_rng(0).uniform(1, 2, 9)
+    else:
+        dy += 5
     assert_promise(emulate(dy, x, gamma, beta, kernel=kernel), dy, x, gamma, beta)
 
 
@@ -119,7 +122,7 @@ def test_second_stage_alone():
 
 def test_many_columns_and_a_block_full_of_rows():
     case = arrays((3 * passes.ROWS_PER_BLOCK, 128), offset=1e3)
-    case[0][:] = 0.7
+    case[0][:] = np.random.default_rng(0).uniform(1, 2, 128)
     assert_promise(emulate(*case), *case)
 
 
