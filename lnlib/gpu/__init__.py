@@ -1,0 +1,21 @@
+"""The fused CUDA kernels: on a GPU through CuPy, compiled without one, or emulated on this CPU."""
+
+from .emulator import EmulationError, Traffic, emulate_backward, emulate_forward
+from .launch import available, layer_norm_backward, layer_norm_forward, status
+from .nvrtc import Compiled, compile
+from .passes import Cache, read_source
+
+__all__ = [
+    "Cache",
+    "Compiled",
+    "EmulationError",
+    "Traffic",
+    "available",
+    "compile",
+    "emulate_backward",
+    "emulate_forward",
+    "layer_norm_backward",
+    "layer_norm_forward",
+    "read_source",
+    "status",
+]

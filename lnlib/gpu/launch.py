@@ -1,0 +1,161 @@
+"""Run the CUDA kernels on a GPU, through CuPy. They are compiled when they are first needed."""
+
+import functools
+
+from . import passes
+
+
+def available():
+    """Return True if CuPy, an NVIDIA driver, a GPU and the kernel compiler NVRTC are there."""
+    return _trouble() is None
+
+
+def status():
+    """Return one sentence: which GPU runs the kernels, or which part is missing."""
+    trouble = _trouble()
+    if trouble:
+        return trouble
+    runtime = _cupy().cuda.runtime
+    device = runtime.getDeviceProperties(runtime.getDevice())
+    name, capability = device["name"].decode(), f"{device['major']}.{device['minor']}"
+    return f"The kernels run on this machine's GPU: {name}, compute capability {capability}."
+
+
+def layer_norm_forward(x, gamma, beta, eps=1e-5, *, kernel="forward", width=None):
+    """Normalise the last axis on the GPU, in one launch that reads x once and writes y once.
+
+    Parameters
+    ----------
+    x : cupy.ndarray, shape (..., D), float32
+        C-contiguous and on the current device; D < 2**30, fewer than 2**31 rows.
+    gamma, beta : cupy.ndarray, shape (D,), float32
+    eps : float
+        Added to the variance; rounded to float32.
+    kernel : {"forward", "forward_looping"}
+        "forward_looping" reads x four times: to measure what that costs.
+    width : {None, 1, 4}
+        Floats per load; by default 4 where D and the addresses allow it.
+
+    Returns
+    -------
+    y : cupy.ndarray, shape (..., D), float32
+    cache : Cache
+        For `layer_norm_backward`. It refers to x and gamma: do not change them before.
+
+    Raises
+    ------
+    RuntimeError
+        If there is no GPU to run on; the message says what is missing.
+    TypeError, ValueError
+        If an argument has the wrong type, dtype, shape, strides or device.
+
+    Notes
+    -----
+    A row with nan or inf comes out as nan, and so does one that float32 cannot square: rows whose
+    variance is beyond 3e38, or var + eps below 1e-30.
+    """
+    return passes.forward(_machine(), x, gamma, beta, eps, kernel, width)
+
+
+def layer_norm_backward(dy, cache, *, kernel="backward", width=None):
+    """Gradients with respect to x, gamma and beta, on the GPU.
+
+    Parameters
+    ----------
+    dy : cupy.ndarray, shape (..., D), float32
+        C-contiguous and on the current device.
+    cache : Cache
+        From `layer_norm_forward` on the same device.
+    kernel : {"backward", "backward_single", "backward_atomic", "backward_looping"}
+        Two launches; one launch; atomics, whose dgamma and dbeta differ from run to run in the last
+        digits; x and dy read twice. "backward" gives the same bits in every run on the same GPU.
+    width : {None, 1, 4}
+        As for `layer_norm_forward`.
+
+    Returns
+    -------
+    dx : cupy.ndarray, shape (..., D), float32
+    dgamma, dbeta : cupy.ndarray, shape (D,), float32
+
+    Raises
+    ------
+    RuntimeError, TypeError, ValueError
+        As `layer_norm_forward`; ValueError also if kernel cannot hold a row of that length.
+    """
+    return passes.backward(_machine(), dy, cache, kernel, width)
+
+
+def _cupy():
+    import cupy  # here and not above, so that lnlib can be imported where there is no CuPy
+
+    return cupy
+
+
+def _trouble():
+    """Return what keeps the kernels from running here, in one sentence, or None."""
+    try:
+        cupy = _cupy()
+    except ImportError:
+        return "No GPU is used: CuPy is not installed (pip install cupy-cuda12x; not on macOS)."
+    runtime = cupy.cuda.runtime
+    try:
+        if runtime.driverGetVersion() == 0:
+            return "No GPU is used: CuPy is installed, but there is no NVIDIA driver."
+        if runtime.getDeviceCount() == 0:
+            return "No GPU is used: CuPy and an NVIDIA driver are there, but no NVIDIA GPU."
+    except runtime.CUDARuntimeError as error:
+        return f"No GPU is used: CUDA does not start ({error})."
+    try:
+        cupy.cuda.nvrtc.getVersion()
+    except Exception as error:  # each version of CuPy has its own
+        return f"No GPU is used: the kernel compiler NVRTC is missing ({error})."
+    return None
+
+
+@functools.cache
+def _machine():
+    trouble = _trouble()
+    if trouble:
+        raise RuntimeError(trouble)
+    cupy = _cupy()
+    return passes.Machine(
+        array_type=cupy.ndarray,
+        empty=cupy.empty,
+        zeros=cupy.zeros,
+        address=lambda array: array.data.ptr,
+        check_place=_check_place,
+        run=_run,
+        blocks=lambda per_processor: per_processor * _attribute("MultiProcessorCount"),
+        shared_limit=lambda: _attribute("MaxSharedMemoryPerBlockOptin"),
+    )
+
+
+def _attribute(name):
+    return _cupy().cuda.Device().attributes[name]
+
+
+def _check_place(name, array):
+    current = _cupy().cuda.runtime.getDevice()
+    if array.data.device_id != current:
+        raise ValueError(
+            f"{name} must be on the current device, {current}, got device {array.data.device_id}"
+        )
+
+
+def _run(kernel, blocks, threads, shared_bytes, inputs, outputs, numbers):
+    function = _function(_cupy().cuda.runtime.getDevice(), kernel, shared_bytes)
+    # CuPy passes arrays as pointers and NumPy's scalars as what they are: np.int32 as int, ...
+    arguments = (*inputs.values(), *outputs.values(), *numbers.values())
+    function((blocks,), (threads,), arguments, shared_mem=shared_bytes)
+
+
+@functools.cache
+def _function(device, kernel, shared_bytes):
+    """Compile one instance of a kernel for the current device, which is device."""
+    module = _cupy().RawModule(
+        code=passes.read_source(), options=("-std=c++17",), name_expressions=(kernel,)
+    )
+    function = module.get_function(kernel)
+    if shared_bytes > 48 * 1024:  # more than that has to be asked for
+        function.max_dynamic_shared_size_bytes = shared_bytes
+    return function

@@ -1,0 +1,648 @@
+"""The CUDA kernels: emulated against higher precision, compiled for five GPUs, and run on a GPU."""
+
+import json
+import shutil
+import subprocess
+import sys
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from oracle import norm_wise, oracle
+from test_layernorm import DENORMAL, data
+
+import lnlib
+from lnlib import gpu
+from lnlib.gpu import bench, emulator, launch, passes
+
+PROMISE = 4e-7
+ORDERS = ["forward", "reverse", 1]
+BACKWARD = ["backward", "backward_single", "backward_atomic", "backward_looping"]
+
+
+def arrays(shape, **how):
+    return data(shape, np.float32, **how)
+
+
+def emulate(dy, x, gamma, beta, eps=1e-5, order="forward", kernel="backward", **how):
+    y, cache = gpu.emulate_forward(x, gamma, beta, eps, order=order, **how)
+    return y, *gpu.emulate_backward(dy, cache, order=order, kernel=kernel, **how)
+
+
+def assert_promise(got, dy, x, gamma, beta, eps=1e-5):
+    """Hold the results against float64, which the reference's own tests hold to 1e-15."""
+    eps = float(np.float32(eps))
+    wide = [a.astype(np.float64) for a in (dy, x, gamma, beta)]
+    y, cache = lnlib.layer_norm_forward(*wide[1:], eps)
+    dx, dgamma, dbeta = lnlib.layer_norm_backward(wide[0], cache)
+    bound = cache.rstd * np.abs(gamma * wide[0]).max(axis=-1, keepdims=True)
+    assert norm_wise(got[0], y) <= PROMISE
+    assert norm_wise(got[1], dx, bound) <= PROMISE
+    assert norm_wise(got[2], dgamma, max(np.abs(dgamma).max(), 0.1)) <= PROMISE
+    assert norm_wise(got[3], dbeta) <= PROMISE
+
+
+SIZES = [1, 2, 7, 31, 32, 33, 127, 1000, 1024, 4097, 8192, 16384, 20000]
+
+
+@pytest.mark.parametrize(
+    "D, offset",
+    [(D, offset) for D in SIZES for offset in (0, 1e6, 1e7) if D < 1e4 or offset != 1e6],
+)
+def test_promise(D, offset):
+    rows = 7 if D < 4000 else 2
+    case = arrays((rows, D), seed=D, offset=offset)
+    order = ORDERS[(SIZES.index(D) + int(np.log10(offset + 1))) % 3]
+    assert_promise(emulate(*case, order=order), *case)
+
+
+@pytest.mark.parametrize("D", [6, 512, 1000])
+def test_decimal_arithmetic_agrees(D):
+    dy, x, gamma, beta = arrays((3, D), offset=1e5)
+    got = emulate(dy, x, gamma, beta)
+    y, dx, dgamma, dbeta, bound = oracle(dy, x, gamma, beta)
+    for value, truth, scale in zip(got, (y, dx, dgamma, dbeta), (None, bound, None, None)):
+        assert norm_wise(value, truth, scale) <= PROMISE
+
+
+@pytest.mark.parametrize("D", [100, 300, 2049, 8190])
+@pytest.mark.parametrize("width", [1, None])
+def test_every_configuration_and_width(D, width):
+    case = arrays((3, D), seed=D, offset=1e4)
+    assert_promise(emulate(*case, width=width), *case)
+
+
+@pytest.mark.parametrize("D", [33, 600])
+@pytest.mark.parametrize("kernel", BACKWARD)
+@pytest.mark.parametrize("order", ORDERS)
+def test_every_kernel_in_every_order(D, kernel, order):
+    case = dy, x, gamma, beta = arrays((10, D), offset=1e7)
+    assert_promise(emulate(*case, order=order, kernel=kernel), *case)
+    y, cache = gpu.emulate_forward(x, gamma, beta, kernel="forward_looping", order=order)
+    assert_promise((y, *gpu.emulate_backward(dy, cache)), *case)
+
+
+@pytest.mark.parametrize("kernel", ["backward", "backward_single", "backward_looping"])
+def test_same_bits_in_every_run_and_order(kernel):
+    case = arrays((11, 130), offset=5)
+    first = emulate(*case, kernel=kernel)
+    for order in [*ORDERS, 2, 3]:
+        again = emulate(*case, kernel=kernel, order=order)
+        assert all(np.array_equal(a, b) for a, b in zip(first, again))
+
+
+def test_atomics_depend_on_the_order():
+    case = arrays((40, 64), offset=5)
+    results = [emulate(*case, kernel="backward_atomic", order=k) for k in range(4)]
+    assert any(not np.array_equal(results[0][2], r[2]) for r in results[1:])
+
+
+@pytest.mark.parametrize("kernel", ["backward", "backward_single"])
+@pytest.mark.parametrize("dy_is", ["constant", "biased"])
+def test_many_rows(kernel, dy_is):
+    """More than one block may add up in float32; a constant makes every rounding go one way."""
+    dy, x, gamma, beta = arrays((2400, 9), offset=1e3)
+    if dy_is == "constant":
+        dy[:] = np.random.default_rng(0).uniform(1, 2, 9)
+    else:
+        dy += 5
+    assert_promise(emulate(dy, x, gamma, beta, kernel=kernel), dy, x, gamma, beta)
+
+
+def test_second_stage_alone():
+    """4000 rows of partial sums of 33 columns, some of them constant: float32 would lose digits."""
+    partial = np.random.default_rng(0).uniform(0.5, 1, (4000, 33)).astype(np.float32)
+    partial[:, :20] = partial[0, :20]
+    gradients = np.full(33, np.nan, np.float32)
+    numbers = {"rows": np.int32(4000), "columns": np.int32(33)}
+    run = emulator._machine("reverse", None, None).run
+    run("column_sums<1024>", 2, 1024, 0, {"p": partial}, {"g": gradients}, numbers)
+    assert np.array_equal(gradients, partial.astype(np.float64).sum(axis=0).astype(np.float32))
+
+
+def test_many_columns_and_a_block_full_of_rows():
+    case = arrays((3 * passes.ROWS_PER_BLOCK, 128), offset=1e3)
+    case[0][:] = np.random.default_rng(0).uniform(1, 2, 128)
+    assert_promise(emulate(*case), *case)
+
+
+@pytest.mark.parametrize("shape", [(5,), (3, 5), (2, 3, 5), (0, 5), (2, 0, 5)])
+def test_any_leading_axes(shape):
+    case = arrays(shape)
+    y, cache = gpu.emulate_forward(*case[1:])
+    dx, dgamma, dbeta = gpu.emulate_backward(case[0], cache)
+    assert y.shape == dx.shape == shape and dgamma.shape == dbeta.shape == (5,)
+    assert cache.mean.shape == cache.rstd.shape == (*shape[:-1], 1)
+    assert cache.mean.dtype == np.float64
+    assert {a.dtype for a in (y, dx, dgamma, dbeta, cache.rstd)} == {np.dtype(np.float32)}
+    if 0 in shape:
+        assert not dgamma.any() and not dbeta.any()
+    else:
+        assert_promise((y, dx, dgamma, dbeta), *case)
+
+
+def test_saved_mean_and_rstd():
+    _, x, gamma, beta = arrays((3, 50), offset=1e7)
+    _, (kept, mean, rstd, gain) = gpu.emulate_forward(x, gamma, beta)
+    assert kept is x and gain is gamma
+    wide = x.astype(np.float64)
+    assert np.allclose(mean, wide.mean(axis=-1, keepdims=True), rtol=0, atol=1e-6)
+    assert np.allclose(rstd, 1 / np.sqrt(wide.var(axis=-1, keepdims=True) + 1e-5), rtol=2e-7)
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
+@pytest.mark.parametrize("D", [6, 600])
+def test_bad_values_spoil_their_row_only(bad, D):
+    case = dy, x, gamma, beta = arrays((4, D))
+    clean = emulate(*case)
+    x[2, 3] = bad
+    spoiled = emulate(*case)
+    others = [0, 1, 3]
+    for k in (0, 1):
+        assert np.isnan(spoiled[k][2]).all()
+        assert np.array_equal(spoiled[k][others], clean[k][others])
+
+
+@pytest.mark.parametrize("eps", [0.0, 1e-5])
+@pytest.mark.parametrize("size", [1e-42, 1e-30, 1e-19, 1e-17, 1e-15, 1e-3, 1e6, 1e18, 1e20, 3e38])
+@pytest.mark.parametrize("kernel", ["forward", "forward_looping"])
+def test_right_or_visibly_not_finite(size, eps, kernel):
+    dy, _, gamma, beta = arrays((3, 7))
+    x = (size * np.random.default_rng(1).uniform(-1, 1, (3, 7))).astype(np.float32)
+    y, dx, _, _, bound = oracle(dy, x, gamma, beta, eps)
+    got_y, cache = gpu.emulate_forward(x, gamma, beta, eps, kernel=kernel)
+    got_dx = gpu.emulate_backward(dy, cache)[0]
+    if np.isfinite(got_y).all():
+        assert norm_wise(got_y, y) <= PROMISE
+        assert norm_wise(got_dx, dx, bound + DENORMAL) <= PROMISE
+    else:
+        assert np.isnan(got_y).all() and np.isnan(got_dx).all()
+    assert np.isfinite(got_y).all() == (size < 1e19 and (eps > 0 or size > 3e-15))
+
+
+def test_constant_rows():
+    dy, _, gamma, beta = arrays((2, 6))
+    x = np.full((2, 6), 7.3, np.float32)
+    y, dx, dgamma, _ = emulate(dy, x, gamma, beta)
+    assert np.array_equal(y, np.broadcast_to(beta, (2, 6))) and not dgamma.any()
+    g = gamma * dy
+    assert np.allclose(dx, (g - g.mean(axis=-1, keepdims=True)) / np.sqrt(1e-5), rtol=1e-5)
+
+
+@pytest.mark.parametrize("name", ["none", "dy", "x", "gamma", "beta"])
+def test_unaligned_arrays_are_loaded_one_float_at_a_time(name):
+    case = dict(zip(("dy", "x", "gamma", "beta"), arrays((4, 32))))
+    if name in case:
+        moved = np.empty(case[name].size + 1, np.float32)[1:].reshape(case[name].shape)
+        moved[...] = case[name]
+        case[name] = moved
+    dy, x, gamma, beta = case.values()
+    forward, backward = {}, {}
+    y, cache = gpu.emulate_forward(x, gamma, beta, counts=forward)
+    results = gpu.emulate_backward(dy, cache, counts=backward)
+    assert_promise((y, *results), *case.values())
+    assert forward["x"].loaded == backward["x"].loaded == 512
+    assert forward["x"].loads == (128 if name in ("x", "gamma", "beta") else 32)
+    assert backward["x"].loads == (128 if name in ("x", "gamma", "dy") else 32)
+    if name == "x":
+        with pytest.raises(ValueError, match="width must be 1, or 4 if rows start"):
+            gpu.emulate_forward(x, gamma, beta, width=4)
+
+
+def test_bytes_per_element():
+    """The numbers that lesson 06 tabulates."""
+    dy, x, gamma, beta = arrays((24, 1024))
+
+    def per_element(name):
+        return counts[name].loaded / x.size, counts[name].stored / x.size
+
+    counts = {}
+    _, cache = gpu.emulate_forward(x, gamma, beta, counts=counts)
+    assert per_element("x") == (4, 0) and per_element("y") == (0, 4)
+    assert counts["x"].loads == x.size / 4
+    assert counts["mean"] == gpu.Traffic(0, 8 * 24, 0, 24)
+    gpu.emulate_backward(dy, cache, counts=counts)
+    assert per_element("x") == (8, 0)  # added to what was there
+    assert per_element("dy") == (4, 0) and per_element("dx") == (0, 4)
+    assert counts["partial"].stored == counts["partial"].loaded == 3 * 2 * 1024 * 4
+    assert counts["mean"].loaded == 8 * 24 * 2  # broadcast within each of two warps
+    counts = {}
+    gpu.emulate_forward(x, gamma, beta, kernel="forward_looping", counts=counts)
+    assert per_element("x") == (16, 0)
+    counts = {}
+    gpu.emulate_backward(dy, cache, kernel="backward_atomic", counts=counts)
+    assert per_element("dgamma") == per_element("dbeta") == (4, 4)
+
+
+# ---- Arguments: the emulator and the GPU share these checks --------------------------------------
+
+X = np.ones((2, 3), np.float32)
+ROW = np.ones(3, np.float32)
+BAD_FORWARD = {
+    "x list": ({"x": [[1.0]]}, TypeError, "x must be a numpy.ndarray, got list"),
+    "x float64": ({"x": np.ones((2, 3))}, TypeError, "x must have dtype float32, got float64"),
+    "x swapped": ({"x": X.astype(">f4")}, TypeError, "x must have dtype float32, got >f4"),
+    "x scalar": ({"x": np.array(1, np.float32)}, ValueError, "x must have shape"),
+    "D is 0": ({"x": X[:, :0]}, ValueError, "D >= 1"),
+    "x transposed": ({"x": np.ones((3, 2), np.float32).T}, ValueError, "x must be C-contiguous"),
+    "gamma float64": ({"gamma": np.ones(3)}, TypeError, "gamma must have dtype float32"),
+    "gamma length": ({"gamma": ROW[:2]}, ValueError, r"gamma must have shape \(3,\)"),
+    "gamma strided": ({"gamma": np.ones(6, np.float32)[::2]}, ValueError, "gamma must be C-contig"),
+    "beta matrix": ({"beta": ROW[None]}, ValueError, r"beta must have shape \(3,\)"),
+    "beta None": ({"beta": None}, TypeError, "beta must be a numpy.ndarray, got NoneType"),
+    "eps negative": ({"eps": -1e-5}, ValueError, "eps must be finite and not negative"),
+    "eps nan": ({"eps": np.nan}, ValueError, "eps must be finite"),
+    "eps text": ({"eps": "1e-5"}, TypeError, "eps must be a real number, got str"),
+    "kernel": ({"kernel": "backward"}, ValueError, "kernel must be one of forward, forward_loop"),
+    "width": ({"width": 2}, ValueError, "width must be 1, or 4"),
+    "width 4": ({"width": 4}, ValueError, "width must be 1, or 4"),
+    "order": ({"order": "sideways"}, ValueError, 'order must be "forward", "reverse" or an int'),
+}
+
+
+@pytest.mark.parametrize("case", BAD_FORWARD)
+def test_bad_forward_arguments(case):
+    change, error, message = BAD_FORWARD[case]
+    with pytest.raises(error, match=message):
+        gpu.emulate_forward(**({"x": X, "gamma": ROW, "beta": ROW} | change))
+
+
+BAD_BACKWARD = {
+    "dy float64": ({"dy": np.ones((2, 3))}, TypeError, "dy must have dtype float32"),
+    "dy shape": ({"dy": ROW}, ValueError, r"dy must have shape \(2, 3\), to fit x"),
+    "dy strided": ({"dy": np.asfortranarray(X)}, ValueError, "dy must be C-contiguous"),
+    "cache": ({"cache": (X, X, X, X)}, TypeError, "cache must be a lnlib.gpu.Cache, got tuple"),
+    "cache mean": (
+        {"cache": gpu.Cache(X, X[:, :1], X[:, :1], ROW)}, TypeError, "cache.mean must have dtype",
+    ),
+    "kernel": ({"kernel": "forward"}, ValueError, "kernel must be one of backward, "),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", BAD_BACKWARD)
+def test_bad_backward_arguments(case):
+    change, error, message = BAD_BACKWARD[case]
+    _, cache = gpu.emulate_forward(X, ROW, ROW)
+    with pytest.raises(error, match=message):
+        gpu.emulate_backward(**({"dy": X, "cache": cache} | change))
+
+
+@pytest.mark.parametrize("shape", [(2**31, 1), (1, 2**30)])
+def test_sizes_beyond_the_kernels_integers(shape):
+    huge = SimpleNamespace(
+        shape=shape, ndim=2, size=shape[0] * shape[1], dtype=np.dtype(np.float32),
+        flags=SimpleNamespace(c_contiguous=True),
+    )  # fmt: skip
+    machine = emulator._machine("forward", None, None)._replace(array_type=SimpleNamespace)
+    with pytest.raises(ValueError, match=r"x must have D < 2\*\*30 and fewer than 2\*\*31 rows"):
+        passes.forward(machine, huge, ROW, ROW, 1e-5)
+
+
+def test_nothing_is_changed_in_place():
+    case = arrays((3, 5))
+    copies = [a.copy() for a in case]
+    for array in case:
+        array.flags.writeable = False
+    emulate(*case)
+    assert all(np.array_equal(a, b) for a, b in zip(case, copies))
+
+
+# ---- Configurations ------------------------------------------------------------------------------
+
+
+def test_rows_too_long_for_the_chip_are_read_again():
+    assert passes.configuration("forward", 16384, 4).expression == "forward<1024, 4, 4>"
+    assert passes.configuration("forward", 16385, 1).expression == "forward_looping<1024, 1>"
+    assert passes.configuration("backward", 16385, 1).expression == "backward_looping<1024, 1>"
+    full = passes.configuration("backward", 8192, 4, shared_limit=96 * 1024)
+    assert full.expression == "backward<512, 4, 4>" and full.shared_bytes == 64 * 1024
+    # 64 KiB is what the oldest GPUs have; 512 bytes of it are block_sum's
+    small = passes.configuration("backward", 8192, 4, shared_limit=64 * 1024)
+    assert small == ("backward_looping<1024, 4>", 1024, 0, 2)
+    for kernel, D in ("backward_single", 16385), ("backward_atomic", 8193):
+        with pytest.raises(ValueError, match=f"{kernel} cannot hold rows of {D} entries"):
+            passes.configuration(kernel, D, 1)
+
+
+def test_whatever_can_be_launched_is_compiled():
+    names = set(passes.instances())
+    for D in [1, 100, 128, 129, 1000, 4097, 8192, 8193, 16384, 16385, 10**6]:
+        for kernel in passes.FORWARD + passes.BACKWARD:
+            for width in (1, 4):
+                for limit in (64 * 1024, 227 * 1024):
+                    try:
+                        chosen = passes.configuration(kernel, D, width, limit)
+                    except ValueError:
+                        continue
+                    assert chosen.expression in names
+
+
+needs_nvrtc = pytest.mark.skipif(sys.platform == "darwin", reason="no CuPy and NVRTC on macOS")
+
+
+@needs_nvrtc
+@pytest.mark.parametrize("arch", ["sm_70", "sm_80", "sm_90", "sm_100", "sm_120"])
+def test_compiles_without_spills(arch):
+    compiled = gpu.compile(arch)
+    assert list(compiled) == passes.instances()
+    for name, kernel in compiled.items():
+        assert kernel.spilled == 0, name
+        threads = int(name.split("<")[1].split(",")[0].rstrip(">"))
+        assert 0 < kernel.registers <= 65536 // threads, name
+
+
+@needs_nvrtc
+def test_ptx_has_what_the_lesson_shows():
+    names = ["forward<64, 4, 4>", "forward<64, 16, 1>", "forward<32, 1, 4>"]
+    wide, narrow, warp = (kernel.ptx for kernel in gpu.compile("sm_90", names).values())
+    x_gamma_beta = 4 + 4 + 4
+    assert wide.count("ld.global.nc.v4.f32") == x_gamma_beta
+    assert wide.count("st.global.v4.f32") == 4
+    assert narrow.count("ld.global.nc.f32") == 3 * 16 and "v4" not in narrow
+    assert wide.count("shfl.sync.bfly") == 3 * 2 * 5 and wide.count("bar.sync") == 3
+    assert warp.count("shfl.sync.bfly") == 3 * 5 and "bar.sync" not in warp
+
+
+@needs_nvrtc
+def test_spills_and_shared_memory_are_reported():
+    name = "forward<64, 16, 1>"
+    assert gpu.compile("sm_90", [name])[name][1:3] == (0, 2 * 32 * 4)
+    tight = gpu.read_source().replace("(THREADS) forward(", "(THREADS, 32) forward(")
+    crowded = gpu.compile("sm_90", [name], tight)[name]
+    assert crowded.registers <= 32 and crowded.spilled > 0
+
+
+@needs_nvrtc
+@pytest.mark.parametrize(
+    "change, message",
+    [
+        ({"arch": "sm_1"}, "no kernel for sm_1: .*architecture"),
+        ({"source": "__global__ void f() { x }", "kernels": ["f"]}, '"x" is undefined'),
+        ({"kernels": ["forward<1>"]}, "no kernel for sm_90"),
+    ],
+)
+def test_compiler_errors_are_passed_on(change, message):
+    with pytest.raises(ValueError, match=message):
+        gpu.compile(**change)
+
+
+# ---- Nothing to run on ---------------------------------------------------------------------------
+
+
+def test_importing_is_light():
+    code = "import sys, lnlib.gpu; print([m for m in ('cupy', 'matplotlib') if m in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "[]\n"
+
+
+def test_status_says_what_is_there_or_missing():
+    assert gpu.status().startswith("The kernels run on" if gpu.available() else "No GPU is used: ")
+
+
+def test_without_cupy(monkeypatch):
+    monkeypatch.setitem(sys.modules, "cupy", None)
+    launch._machine.cache_clear()
+    assert not gpu.available() and "CuPy is not installed" in gpu.status()
+    with pytest.raises(RuntimeError, match="CuPy is not installed"):
+        gpu.layer_norm_forward(X, ROW, ROW)
+    with pytest.raises(RuntimeError, match="CuPy is not installed"):
+        gpu.compile()
+
+
+def test_without_a_compiler(monkeypatch):
+    monkeypatch.setattr(emulator, "_compiler", lambda: None)
+    emulator._build.cache_clear()
+    assert not emulator.available() and "install g++ or clang++" in emulator.status()
+    with pytest.raises(gpu.EmulationError, match="found none: install g"):
+        gpu.emulate_forward(X, ROW, ROW)
+
+
+def test_the_compiler_is_cxx_if_set(monkeypatch):
+    monkeypatch.setenv("CXX", f"{sys.executable} -m nothing")
+    emulator._compiler.cache_clear()
+    try:
+        assert emulator._compiler() == [sys.executable, "-m", "nothing"]
+        monkeypatch.setenv("CXX", "no-such-compiler")
+        emulator._compiler.cache_clear()
+        assert shutil.which(emulator._compiler()[0])
+    finally:
+        emulator._compiler.cache_clear()
+
+
+# ---- launch.py, with a CuPy whose kernels run in the emulator ------------------------------------
+
+
+class FakeArray(np.ndarray):
+    device = 0
+
+    @property
+    def data(self):
+        return SimpleNamespace(ptr=self.ctypes.data, device_id=self.device)
+
+
+class FakeFunction:
+    max_dynamic_shared_size_bytes = 48 * 1024
+
+    def __init__(self, kernel):
+        self.kernel = kernel
+
+    def __call__(self, grid, block, arguments, shared_mem):
+        assert shared_mem <= self.max_dynamic_shared_size_bytes
+        named = {f"p{k}": a for k, a in enumerate(arguments)}
+        held = {k: a for k, a in named.items() if isinstance(a, np.ndarray)}
+        rest = {k: a for k, a in named.items() if k not in held}
+        assert {type(a) for a in rest.values()} <= {np.int32, np.int64, np.float32}
+        emulator._machine("forward", None, {}).run(
+            self.kernel, *grid, *block, shared_mem, {}, held, rest
+        )
+
+
+@pytest.fixture
+def fake_cupy(monkeypatch):
+    attributes = {"MultiProcessorCount": 2, "MaxSharedMemoryPerBlockOptin": 227 * 1024}
+    runtime = SimpleNamespace(
+        driverGetVersion=lambda: 12090, getDeviceCount=lambda: 1, getDevice=lambda: 0,
+        getDeviceProperties=lambda k: {"name": b"Fake", "major": 9, "minor": 0},
+        CUDARuntimeError=RuntimeError,
+    )  # fmt: skip
+    compiled = []
+
+    def raw_module(code, options, name_expressions):
+        assert code == gpu.read_source() and options == ("-std=c++17",)
+        compiled.extend(name_expressions)
+        return SimpleNamespace(get_function=FakeFunction)
+
+    cuda = SimpleNamespace(
+        runtime=runtime, nvrtc=SimpleNamespace(getVersion=lambda: (12, 9)),
+        Device=lambda: SimpleNamespace(attributes=attributes),
+    )  # fmt: skip
+    fake = SimpleNamespace(
+        cuda=cuda, ndarray=FakeArray, RawModule=raw_module, compiled=compiled,
+        empty=lambda *a: np.full(a[0], np.nan, a[1]).view(FakeArray),
+        zeros=lambda *a: np.zeros(*a).view(FakeArray),
+    )  # fmt: skip
+    monkeypatch.setattr(launch, "_cupy", lambda: fake)
+    for cached in (launch._machine, launch._function):
+        cached.cache_clear()
+    yield fake
+    for cached in (launch._machine, launch._function):
+        cached.cache_clear()
+
+
+@pytest.mark.parametrize(
+    "D, kernel", [(40, "backward"), (40, "backward_single"), (8191, "backward")]
+)
+def test_launching(fake_cupy, D, kernel):
+    case = arrays((3, D), offset=1e4)
+    dy, x, gamma, beta = (a.view(FakeArray) for a in case)
+    for _ in range(2):
+        y, cache = gpu.layer_norm_forward(x, gamma, beta)
+        assert_promise((y, *gpu.layer_norm_backward(dy, cache, kernel=kernel)), *case)
+    assert len(fake_cupy.compiled) == len(set(fake_cupy.compiled)) <= 3  # each once
+    assert set(fake_cupy.compiled) <= set(passes.instances())
+
+
+def test_launching_checks_first(fake_cupy):
+    assert gpu.available() and gpu.status().endswith("GPU: Fake, compute capability 9.0.")
+    x, row = X.view(FakeArray), ROW.view(FakeArray)
+    with pytest.raises(TypeError, match="x must be a .*FakeArray, got ndarray"):
+        gpu.layer_norm_forward(X, row, row)
+    elsewhere = ROW.view(FakeArray)
+    elsewhere.device = 1
+    with pytest.raises(ValueError, match="beta must be on the current device, 0, got device 1"):
+        gpu.layer_norm_forward(x, row, elsewhere)
+    assert fake_cupy.compiled == []
+
+
+@pytest.mark.parametrize(
+    "part, answer, sentence",
+    [
+        ("driverGetVersion", 0, "there is no NVIDIA driver"),
+        ("getDeviceCount", 0, "but no NVIDIA GPU"),
+        (
+            "getDeviceCount",
+            RuntimeError("cudaErrorNoDevice"),
+            r"does not start \(cudaErrorNoDevice",
+        ),
+        ("getVersion", OSError("no libnvrtc"), r"NVRTC is missing \(no libnvrtc"),
+    ],
+)
+def test_status_names_the_missing_part(fake_cupy, part, answer, sentence):
+    def call():
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    setattr(fake_cupy.cuda.nvrtc if part == "getVersion" else fake_cupy.cuda.runtime, part, call)
+    assert not gpu.available()
+    with pytest.raises(RuntimeError, match=sentence):
+        gpu.layer_norm_forward(X, ROW, ROW)
+
+
+def test_benchmark_of_the_fake(fake_cupy, monkeypatch, tmp_path, capsys):
+    """Every rung is run, checked and recorded; the times mean nothing here."""
+    FakeArray.get = lambda array: np.array(array)
+    now = iter(range(1, 10**6))
+    event = SimpleNamespace(record=lambda: None, synchronize=lambda: None)
+    fake_cupy.cuda.Event = lambda: event
+    fake_cupy.cuda.get_elapsed_time = lambda start, end: next(now) / 1000
+    fake_cupy.fuse = lambda: lambda function: function
+    fake_cupy.RawKernel = lambda code, name: lambda grid, block, arguments: None
+    fake_cupy.asarray = lambda a: a.view(FakeArray)
+    fake_cupy.copyto, fake_cupy.add, fake_cupy.__version__ = np.copyto, np.add, "0"
+    monkeypatch.setitem(sys.modules, "cupy", fake_cupy)
+    monkeypatch.setattr(bench, "REPEATS", 3)
+    monkeypatch.setattr(bench, "FLUSH", 1024)
+    path = tmp_path / "record.json"
+    assert bench.main(["--save", str(path)], shapes=[(9, 32)]) == 0
+    record = json.loads(path.read_text())
+    assert record["device"] == "Fake" and record["driver"] == 12090 and record["nvrtc"] == "12.9"
+    rungs = [(one["pass"], one["rung"]) for one in record["measured"]]
+    assert len(rungs) == len(set(rungs)) == 14
+    for one in record["measured"]:
+        size = bench.minimum_bytes(one["pass"], 9, 32) if one["rung"] != "add" else 12 * 9 * 32
+        assert one["GB/s"] == pytest.approx(size / one["microseconds"] / 1e3)
+        copy = next(
+            c for c in record["measured"] if (c["pass"], c["rung"]) == (one["pass"], "copy")
+        )
+        ratio = copy["microseconds"] / one["microseconds"]
+        assert one["fraction of copy"] == pytest.approx(ratio)
+    assert "two stages" in capsys.readouterr().out
+    monkeypatch.setattr(bench, "reference_forward", lambda *a: (2 * a[0], ()))
+    with pytest.raises(AssertionError, match="reference on CuPy arrays is wrong"):
+        bench.measure(fake_cupy, 9, 32, lambda call: 1.0)
+
+
+def test_minimum_bytes():
+    assert bench.minimum_bytes("forward", 10, 8) == 4 * (2 * 80 + 2 * 8) + 10 * 12
+    assert bench.minimum_bytes("backward", 10, 8) == 4 * (3 * 80 + 3 * 8) + 10 * 12
+
+
+def test_rungs_without_our_kernels_agree_with_the_reference():
+    case = dy, x, gamma, beta = arrays((7, 50), offset=3)
+    same = SimpleNamespace(fuse=lambda: lambda function: function)
+    for forward, backward in [
+        (bench.reference_forward, bench.reference_backward),
+        bench.fused(same),
+    ]:
+        y, cache = forward(x, gamma, beta, 1e-5)
+        results = (y, *backward(dy, cache))
+        assert {a.dtype for a in results} == {np.dtype(np.float32)}
+        assert_promise(results, *case)
+
+
+def test_benchmark_without_a_gpu(monkeypatch, capsys):
+    monkeypatch.setattr(launch, "_trouble", lambda: "No GPU is used: there is none.")
+    assert bench.main([]) == 1
+    assert capsys.readouterr().out == "No GPU is used: there is none.\n"
+
+
+# ---- On a GPU ------------------------------------------------------------------------------------
+
+needs_gpu = pytest.mark.skipif(not gpu.available(), reason=gpu.status())
+
+
+def on_gpu(dy, x, gamma, beta, kernel="backward", width=None):
+    import cupy as cp
+
+    dy, x, gamma, beta = map(cp.asarray, (dy, x, gamma, beta))
+    y, cache = gpu.layer_norm_forward(x, gamma, beta, width=width)
+    return [a.get() for a in (y, *gpu.layer_norm_backward(dy, cache, kernel=kernel, width=width))]
+
+
+@needs_gpu
+@pytest.mark.parametrize("D", SIZES)
+@pytest.mark.parametrize("offset", [0, 1e3, 1e6, 1e7])
+def test_promise_on_the_gpu(D, offset):
+    case = arrays((300, D), seed=D, offset=offset)
+    assert_promise(on_gpu(*case), *case)
+    assert_promise(on_gpu(*case, width=1), *case)
+
+
+@needs_gpu
+@pytest.mark.parametrize("kernel", BACKWARD)
+def test_every_kernel_on_the_gpu(kernel):
+    case = arrays((5000, 520), offset=1e4)
+    results = [on_gpu(*case, kernel=kernel) for _ in range(3)]
+    assert_promise(results[0], *case)
+    if kernel != "backward_atomic":
+        for again in results[1:]:
+            assert all(np.array_equal(a, b) for a, b in zip(results[0], again))
+
+
+@needs_gpu
+def test_a_million_rows_on_the_gpu():
+    case = arrays((1_000_000, 8), offset=1e7)
+    case[0][:] += 5
+    assert_promise(on_gpu(*case), *case)
+
+
+@needs_gpu
+def test_the_gpu_refuses_what_it_cannot_read():
+    import cupy as cp
+
+    with pytest.raises(TypeError, match="x must be a cupy.ndarray"):
+        gpu.layer_norm_forward(X, ROW, ROW)
+    x = cp.ones((4, 4), cp.float32)
+    with pytest.raises(ValueError, match="x must be C-contiguous"):
+        gpu.layer_norm_forward(x[:, ::2], x[0, :2], x[0, :2])
