@@ -29,7 +29,7 @@ each_lesson = pytest.mark.parametrize("path", LESSONS, ids=lambda path: path.nam
 
 
 def test_there_are_lessons():
-    assert [path.name[:2] for path in LESSONS][:4] == ["01", "02", "03", "04"]
+    assert [path.name[:2] for path in LESSONS][:6] == ["01", "02", "03", "04", "05", "06"]
 
 
 @each_notebook
