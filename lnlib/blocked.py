@@ -12,7 +12,7 @@ import numpy as np
 
 from . import layernorm as reference
 
-BLOCK_BYTES = 256 * 1024  # of x: with two or three buffers beside it, it fits in a core's L2 cache
+BLOCK_BYTES = 288 * 1024  # of x: with two or three buffers beside it, it fits in a core's L2 cache
 BLOCK_ROWS = 128  # that are added up in float32: runs of 16, then up to 8 runs; float64 beyond
 RUN = 16
 STRIP = 768  # BLAS does not sum pairwise: longer rows are added up in strips,
@@ -78,13 +78,14 @@ def layer_norm_forward(x, gamma, beta, eps=1e-5, *, out=None):
     flat_x, flat_y = x.reshape(-1, D), y.reshape(-1, D)  # (N, D)
     mean, rest, rstd = np.empty((3, len(flat_x)), work)  # (N,) each
     size = rows_per_block(len(flat_x), D, work.itemsize)
-    buffers = np.empty((2, size, D), work)
+    xc, gain = np.empty((2, size, D), work)  # buffers for the rows of a block, (n, D) each
     ones, zeros = np.ones(D, work), np.zeros(D, work)
     to_gain, to_shift = np.stack((gamma, zeros)), np.stack((beta, -gamma))  # (2, D) each
     with np.errstate(all="ignore"):  # rows that go out of range are done again
         for b in _slices(len(flat_x), size):
             x_b = flat_x[b]  # (n, D)
-            xc, gain = buffers[:, : len(x_b)]  # (n, D) each
+            if len(x_b) < size:  # the last block
+                xc, gain = xc[: len(x_b)], gain[: len(x_b)]
             m = _dot(x_b, ones) / D  # (n,)
             xc[...] = -m[:, None]
             xc += x_b  # in two steps: faster than to subtract with broadcasting
@@ -137,8 +138,9 @@ def layer_norm_backward(dy, cache, *, out=None):
     mean, rest, rstd = (a.ravel().astype(work) for a in cache[1:4])  # (N,) each
     gamma = cache.gamma.astype(work, copy=False)
     to_gain = np.stack((gamma, np.zeros(D, work)))  # (2, D)
+    average = gamma / D  # a product with it is the mean of gamma times something
     size = rows_per_block(len(x), D, work.itemsize)
-    buffers = np.empty((2, size, D), work)
+    xc, terms = np.empty((2, size, D), work)  # buffers for the rows of a block, (n, D) each
     weights = np.stack((rstd, np.ones_like(rstd), rest * rstd))  # (3, N)
     sums = np.zeros((3, D), np.result_type(work, np.float64))  # dgamma, dbeta, and a surplus
     left = np.isnan(rstd)  # (N,)
@@ -153,7 +155,8 @@ def layer_norm_backward(dy, cache, *, out=None):
         dy_b = flat_dy[b].astype(work, copy=False)  # (n, D)
         r, rest_b, weights_b = rstd[b], rest[b], weights[:, b]  # (n,), (n,), (3, n)
         q = weights_b[2]
-        xc, terms = buffers[:, : len(dy_b)]  # (n, D) each
+        if len(dy_b) < size:  # the last block
+            xc, terms = xc[: len(dy_b)], terms[: len(dy_b)]
         xc[...] = -mean[b][:, None]
         xc += x[b]
         if not q @ q < 0.01:  # far from zero a large rest would cost dgamma its digits
@@ -162,8 +165,8 @@ def layer_norm_backward(dy, cache, *, out=None):
         np.multiply(dy_b, xc, out=terms)
         sums[:1] += _column_sums(weights_b[:1], terms)  # (1, D), of dy * rstd * xc
         sums[1:] += _column_sums(weights_b[1:], dy_b)  # (2, D), of dy and of dy * rstd * rest
-        mean_g = _dot(dy_b, gamma) / D  # (n,)
-        along = r * (_dot(terms, gamma, SHORT_STRIP) / D - rest_b * mean_g)  # (n,), mean(g * x_hat)
+        mean_g = _dot(dy_b, average)  # (n,)
+        along = r * (_dot(terms, average, SHORT_STRIP) - rest_b * mean_g)  # (n,), mean(g * x_hat)
         a = r * r * along
         terms[...] = -a[:, None]
         xc *= terms
@@ -187,15 +190,15 @@ def _slices(total, size):
 
 def _dot(a, b, strip=STRIP):
     """Return the products of the rows of a, (n, D), with b, (D,) or (n, D): (n,)."""
-    multiply = np.matmul if b.ndim == 1 else np.vecdot
-    if a.shape[1] <= strip:
-        return multiply(a, b)
-    whole = a.shape[1] // strip * strip
-    a_strips, b_strips = (c[..., :whole].reshape(*c.shape[:-1], -1, strip) for c in (a, b))
-    total = np.add.reduce(np.vecdot(a_strips, b_strips), axis=-1)  # (n,), pairwise
-    if whole < a.shape[1]:
-        total += multiply(a[:, whole:], b[..., whole:])
-    return total
+    D = a.shape[1]
+    if D <= strip:
+        return a @ b if b.ndim == 1 else np.vecdot(a, b)
+    if D % strip:
+        whole = D // strip * strip
+        head, tail = a[:, :whole], a[:, whole:]
+        return _dot(head, b[..., :whole], strip) + _dot(tail, b[..., whole:], strip)
+    strips = (-1, D // strip, strip)  # of b: one row if it is (D,)
+    return np.add.reduce(np.vecdot(a.reshape(strips), b.reshape(strips)), axis=-1)  # pairwise
 
 
 def _column_sums(weights, a):
