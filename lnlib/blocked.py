@@ -13,7 +13,7 @@ import numpy as np
 from . import layernorm as reference
 
 BLOCK_BYTES = 288 * 1024  # of x: with two or three buffers beside it, it fits in a core's L2 cache
-BLOCK_ROWS = 128  # that are added up in float32: runs of 16, then up to 8 runs; float64 beyond
+BLOCK_ROWS = 96  # that are added up in float32: runs of 16, then up to 6 runs; float64 beyond
 RUN = 16
 STRIP = 768  # BLAS does not sum pairwise: longer rows are added up in strips,
 SHORT_STRIP = 192  # shorter ones where one large product could swallow many small ones
@@ -141,7 +141,8 @@ def layer_norm_backward(dy, cache, *, out=None):
     average = gamma / D  # a product with it is the mean of gamma times something
     size = rows_per_block(len(x), D, work.itemsize)
     xc, terms = np.empty((2, size, D), work)  # buffers for the rows of a block, (n, D) each
-    weights = np.stack((rstd, np.ones_like(rstd), rest * rstd))  # (3, N)
+    weights = np.empty((3, len(x)), work)  # (3, N)
+    weights[0], weights[1], weights[2] = rstd, 1, rest * rstd
     sums = np.zeros((3, D), np.result_type(work, np.float64))  # dgamma, dbeta, and a surplus
     left = np.isnan(rstd)  # (N,)
     for b in _slices(len(x), size):
@@ -207,7 +208,8 @@ def _column_sums(weights, a):
     if not whole:
         return weights @ a
     by_run = weights[:, :whole].reshape(len(weights), -1, RUN).swapaxes(0, 1)  # (runs, m, RUN)
-    total = np.add.reduce(by_run @ a[:whole].reshape(-1, RUN, a.shape[1]), axis=0)
+    runs = by_run @ a[:whole].reshape(-1, RUN, a.shape[1])  # (runs, m, D)
+    total = (np.ones(len(runs), a.dtype) @ runs.reshape(len(runs), -1)).reshape(runs.shape[1:])
     if whole < len(a):
         total += weights[:, whole:] @ a[whole:]
     return total

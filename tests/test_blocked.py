@@ -129,7 +129,7 @@ def test_a_rest_that_always_points_the_same_way():
     assert norm_wise(got[2], truth[1]) <= 4e-7
 
 
-@pytest.mark.parametrize("D", [4, 768])
+@pytest.mark.parametrize("D", [4, 64, 768])
 def test_constant_dy_whose_rounding_errors_all_point_the_same_way(D):
     """What a loss that is a mean sends back."""
     _, x, gamma, beta = data((4000, D), np.float32)
