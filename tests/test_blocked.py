@@ -115,11 +115,12 @@ def test_a_first_mean_that_is_far_off(dtype):
         assert norm_wise(got[1][:2], dx, bound) <= tolerance
 
 
-def test_a_rest_that_always_points_the_same_way():
+@pytest.mark.parametrize("seed", [1, 3])
+def test_a_rest_that_always_points_the_same_way(seed):
     """Every row is a quarter above a float32 number: dgamma must not be what two sums leave."""
-    rng = np.random.default_rng(0)
+    rng = np.random.default_rng(seed)
     pattern = rng.permuted(np.tile([0.0, 0, 0, 1], (200_000, 1)), axis=1)
-    dy, _, gamma, beta = data(pattern.shape)
+    dy, _, gamma, beta = data(pattern.shape, seed=seed)
     dy += 5
     arrays = [a.astype(np.float32) for a in (dy, 1e7 + pattern, gamma, beta)]
     y, cache = layer_norm_forward(*(a.astype(np.float64) for a in arrays[1:]))
@@ -166,7 +167,7 @@ def test_one_product_that_could_swallow_all_others(make, D):
 
 def test_sums_of_blocks_that_are_left_to_the_reference_are_not_rounded():
     dy, x, gamma, beta = data((600, 32), np.float16)
-    dy[::2], x[::50] = -dy[1::2], 6e4 * np.sign(x[::50])  # the sums nearly cancel
+    dy[300:], x[::50] = -dy[:300], 6e4 * np.sign(x[::50])  # the sums nearly cancel, late
     wide = [a.astype(np.float64) for a in (dy, x, gamma, beta)]
     _, cache = layer_norm_forward(*wide[1:])
     truth = layer_norm_backward(wide[0], cache)
