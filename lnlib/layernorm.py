@@ -189,6 +189,13 @@ def _check_rows(x):
         raise ValueError(f"x must have shape (..., D) with D >= 1, got shape {x.shape}")
 
 
+def _check_eps(eps):
+    if not isinstance(eps, Real):
+        raise TypeError(f"eps must be a real number, got {type(eps).__name__}")
+    if not 0 <= eps < np.inf:
+        raise ValueError(f"eps must be finite and not negative, got {eps}")
+
+
 def _check_forward(x, gamma, beta, eps):
     x, gamma, beta = map(_check_floating, ("x", "gamma", "beta"), (x, gamma, beta))
     _check_rows(x)
@@ -198,10 +205,7 @@ def _check_forward(x, gamma, beta, eps):
                 f"{name} must have shape {x.shape[-1:]}, the last axis of x with shape {x.shape}, "
                 f"got shape {array.shape}"
             )
-    if not isinstance(eps, Real):
-        raise TypeError(f"eps must be a real number, got {type(eps).__name__}")
-    if not 0 <= eps < np.inf:
-        raise ValueError(f"eps must be finite and not negative, got {eps}")
+    _check_eps(eps)
     dtype = np.result_type(x, gamma, beta)
     work = np.result_type(dtype, np.float32)  # float16 is computed in float32
     return x, gamma.astype(work), beta.astype(work), dtype

@@ -5,18 +5,16 @@ import subprocess
 import sys
 import tracemalloc
 from fractions import Fraction
+from functools import partial
 
 import numpy as np
 import pytest
 from oracle import norm_wise, oracle
-from test_layernorm import data
+from test_layernorm import both_passes, data
 
 from lnlib import blocked, layer_norm_backward, layer_norm_forward
 
-
-def both(dy, x, gamma, beta, eps=1e-5):
-    y, cache = blocked.layer_norm_forward(x, gamma, beta, eps)
-    return y, *blocked.layer_norm_backward(dy, cache)
+both = partial(both_passes, layer=blocked)
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])

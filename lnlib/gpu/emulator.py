@@ -114,11 +114,18 @@ def emulate_backward(
 
 def available():
     """Return True if there is a C++ compiler for the emulator to use."""
-    return os.name != "nt" and _compiler() is not None
+    return _trouble() is None
 
 
 def status():
     """Return one sentence: which compiler the emulator uses, or what it lacks."""
+    return _trouble() or (
+        f"The kernels run on this machine's processor, compiled by {shlex.join(_compiler())}."
+    )
+
+
+def _trouble():
+    """Return what keeps the emulator from running here, in one sentence, or None."""
     if os.name == "nt":
         return "The emulator does not run on Windows; in the Windows Subsystem for Linux it does."
     if _compiler() is None:
@@ -126,7 +133,7 @@ def status():
             "The emulator needs a C++ compiler and found none: install g++ or clang++ "
             "(on Debian or Ubuntu: apt install g++; on macOS: xcode-select --install)."
         )
-    return f"The kernels run on this machine's processor, compiled by {shlex.join(_compiler())}."
+    return None
 
 
 def _machine(order, source, counts):
@@ -182,8 +189,8 @@ def _run(order, source, counts, kernel, blocks, threads, shared_bytes, inputs, o
 @functools.cache
 def _build(source, kernel, arguments):
     """Compile one instance of a kernel to a program; return its path."""
-    if not available():
-        raise EmulationError(status())
+    if trouble := _trouble():
+        raise EmulationError(trouble)
     values = ", ".join(f"emulated::Argument{{{k}}}" for k in range(arguments))
     text = (
         f'#include "emulator.h"\n#line 1 "layernorm.cu"\n{_translate(source)}\n'

@@ -1,11 +1,12 @@
 """The two passes as a sequence of kernel launches, on whatever machine runs the kernels."""
 
 from collections.abc import Callable
-from numbers import Real
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+
+from ..layernorm import _check_eps, _check_rows
 
 # Rows of up to D floats: threads in a block, floats of the row that a thread holds, and how many
 # blocks of the backward pass work on one multiprocessor at a time.
@@ -139,18 +140,14 @@ def forward(machine, x, gamma, beta, eps, kernel="forward", width=None):
     """Launch the forward pass; see `lnlib.gpu.layer_norm_forward` for the arguments."""
     _check_kernel(kernel, FORWARD)
     _check(machine, "x", x)
-    if x.ndim == 0 or x.shape[-1] == 0:
-        raise ValueError(f"x must have shape (..., D) with D >= 1, got shape {x.shape}")
+    _check_rows(x)
     D = x.shape[-1]
     rows = x.size // D
     if D >= 2**30 or rows >= 2**31:
         raise ValueError(f"x must have D < 2**30 and fewer than 2**31 rows, got shape {x.shape}")
     _check(machine, "gamma", gamma, shape=(D,))
     _check(machine, "beta", beta, shape=(D,))
-    if not isinstance(eps, Real):
-        raise TypeError(f"eps must be a real number, got {type(eps).__name__}")
-    if not 0 <= eps < np.inf:
-        raise ValueError(f"eps must be finite and not negative, got {eps}")
+    _check_eps(eps)
 
     y = machine.empty(x.shape, np.float32)
     mean = machine.empty((*x.shape[:-1], 1), np.float64)
