@@ -5,6 +5,7 @@ timings, no version of Python, execution counts 1..N.
 """
 
 import base64
+import re
 import sys
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
@@ -27,6 +28,28 @@ def all_notebooks():
     return [path for path in paths if ".ipynb_checkpoints" not in path.parts]
 
 
+def slide_types(cells):
+    """Return what each cell is in a slide show: one idea a slide, pictures on their own."""
+    types = []
+    for cell in cells:
+        heading = re.match("##? (.*)", cell.source) if cell.cell_type == "markdown" else None
+        if heading:
+            skipped = heading[1] in ("Exercises", "In practice", "Further reading")
+            types.append("skip" if skipped else "slide")
+        elif types[-1] == "skip":
+            types.append("skip")
+        elif cell.cell_type == "markdown":
+            types.append("-" if re.match(r"\*\w", cell.source) else "subslide")  # captions stay
+        else:
+            types.append("subslide" if has_picture(cell) else "-")
+    return types
+
+
+def has_picture(cell):
+    """Whether a cell has put out a PNG."""
+    return any("image/png" in output.get("data", {}) for output in cell.get("outputs", []))
+
+
 def execute(path):
     """Execute one notebook where it lies; raise, and leave the file alone, if a cell fails."""
     notebook = nbformat.read(path, as_version=4)
@@ -40,8 +63,9 @@ def execute(path):
     )
     client.execute()
     notebook.metadata = nbformat.from_dict(METADATA)
-    for cell in notebook.cells:
+    for cell, slide_type in zip(notebook.cells, slide_types(notebook.cells)):
         cell.metadata = {key: value for key, value in cell.metadata.items() if key == "tags"}
+        cell.metadata["slideshow"] = {"slide_type": slide_type}
         if "outputs" in cell:  # a widget lives in its kernel only
             cell.outputs = [o for o in cell.outputs if WIDGET not in o.get("data", {})]
             for output in cell.outputs:
@@ -55,7 +79,7 @@ def execute(path):
 
 def last_figure(notebook):
     """Return the last PNG among a notebook's outputs."""
-    outputs = [output for cell in notebook.cells for output in cell.get("outputs", [])]
+    outputs = [o for cell in notebook.cells if has_picture(cell) for o in cell.outputs]
     pictures = [o.data["image/png"] for o in outputs if "image/png" in o.get("data", {})]
     return base64.b64decode(pictures[-1])
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import nbformat
 import pytest
-from execute_notebooks import METADATA, README_FIGURE, all_notebooks, last_figure
+from execute_notebooks import METADATA, README_FIGURE, all_notebooks, last_figure, slide_types
 
 ROOT = Path(__file__).resolve().parent.parent
 NOTEBOOKS = all_notebooks()
@@ -41,8 +41,9 @@ def test_executed_in_order_and_normalised(path):
     assert counts == list(range(1, len(counts) + 1))
     ids = [cell.id for cell in notebook.cells]
     assert len(set(ids)) == len(ids)
-    for cell in notebook.cells:
-        assert set(cell.metadata) <= {"tags"}
+    for cell, slide_type in zip(notebook.cells, slide_types(notebook.cells)):
+        assert set(cell.metadata) - {"tags"} == {"slideshow"}
+        assert cell.metadata.slideshow == {"slide_type": slide_type}
         assert set(cell.metadata.get("tags", [])) <= {"nbval-ignore-output"}
         assert cell.source.strip()
     assert nbformat.writes(notebook) + "\n" == path.read_text("utf-8")
@@ -76,9 +77,10 @@ def test_lesson_has_its_shape(path):
     assert text.startswith(f"# {path.name[:2]} · ")
     for part in ("What you'll do", "What you'll learn", "What you'll need"):
         assert f"**{part}" in notebook.cells[0].source
-    for heading in ("## Check yourself", "## In practice", "## Further reading"):
+    for heading in ("## Exercises", "## Check yourself", "## In practice", "## Further reading"):
         assert heading in text
-    assert text.count("<details>") == text.count("</details>") == 3
+    assert text.count("<details>") == text.count("</details>")
+    assert text.split("## Check yourself")[1].count("<details><summary>Answer") == 3
     assert text.count("**Predict.**") >= 5
     assert text.count("**Is it true?**") == text.count("**Verdict:")
 

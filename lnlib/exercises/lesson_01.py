@@ -1,0 +1,146 @@
+"""Lesson 01: derivatives on paper, checked as functions."""
+
+import numpy as np
+
+from ..layernorm import LayerNormCache
+from .checker import exercise
+from .data import layers, museum
+
+
+def _jacobian(x_hat, rstd, mean_term=1.0, variance_term=1.0):
+    D = x_hat.size
+    return rstd * (np.eye(D) - mean_term / D - variance_term * np.outer(x_hat, x_hat) / D)
+
+
+@exercise(
+    "jacobian",
+    lambda: {k: (a.cache.x_hat, a.cache.rstd[0], a.gamma) for k, a in layers(5).items()},
+    {
+        "gamma is missing.": lambda x_hat, rstd, gamma: _jacobian(x_hat, rstd),
+        "gamma stands on the columns (with j); y_i is gamma_i times x_hat_i, so it belongs to the "
+        "rows. This matrix is the transpose of the right one.": lambda x_hat, rstd, gamma: (
+            gamma * _jacobian(x_hat, rstd)
+        ),
+        "the term through the mean is missing.": lambda x_hat, rstd, gamma: (
+            gamma[:, None] * _jacobian(x_hat, rstd, mean_term=0)
+        ),
+        "the term through the variance is missing.": lambda x_hat, rstd, gamma: (
+            gamma[:, None] * _jacobian(x_hat, rstd, variance_term=0)
+        ),
+        "only the straight route is there: the mean and the variance depend on x too.": (
+            lambda x_hat, rstd, gamma: np.diag(gamma * rstd)
+        ),
+        "the term through the variance has the wrong sign.": lambda x_hat, rstd, gamma: (
+            gamma[:, None] * _jacobian(x_hat, rstd, variance_term=-1)
+        ),
+        "the term through the mean has the wrong sign.": lambda x_hat, rstd, gamma: (
+            gamma[:, None] * _jacobian(x_hat, rstd, mean_term=-1)
+        ),
+        "the term through the variance is not divided by D.": lambda x_hat, rstd, gamma: (
+            gamma[:, None] * _jacobian(x_hat, rstd, variance_term=x_hat.size)
+        ),
+        "the term through the mean is not divided by D.": lambda x_hat, rstd, gamma: (
+            gamma[:, None] * _jacobian(x_hat, rstd, mean_term=x_hat.size)
+        ),
+        "neither of the two last terms is divided by D.": lambda x_hat, rstd, gamma: (
+            gamma[:, None] * _jacobian(x_hat, rstd, x_hat.size, x_hat.size)
+        ),
+        "rstd is missing.": lambda x_hat, rstd, gamma: gamma[:, None] * _jacobian(x_hat, 1.0),
+        "x_hat * x_hat is one row of squares; the term needs all products x_hat_i x_hat_j: "
+        "np.outer(x_hat, x_hat).": lambda x_hat, rstd, gamma: (
+            gamma[:, None] * rstd * (np.eye(x_hat.size) - (1 + x_hat * x_hat) / x_hat.size)
+        ),
+    },
+)
+def jacobian_of_y(x_hat, rstd, gamma):
+    """Return all dy_i/dx_j of one row, (D, D)."""
+    return gamma[:, None] * _jacobian(x_hat, rstd)
+
+
+@exercise(
+    "dx",
+    lambda: {k: (a.dy,) for k, a in layers(2, 3, 5).items()},
+    {
+        "the route through the mean is missing.": lambda dz: dz,
+        "the route through the mean has the wrong sign.": lambda dz: (
+            dz + dz.mean(axis=-1, keepdims=True)
+        ),
+        "the sum of each row is subtracted where its mean belongs.": lambda dz: (
+            dz - dz.sum(axis=-1, keepdims=True)
+        ),
+        "the mean over the rows is subtracted (axes 0 and 1), not that of each row.": lambda dz: (
+            dz - dz.mean(axis=(0, 1))
+        ),
+        "the mean over the sequences is subtracted (axis 0), not that of each row.": lambda dz: (
+            dz - dz.mean(axis=0)
+        ),
+        "one mean of the whole array is subtracted, where each row has its own.": lambda dz: (
+            dz - dz.mean()
+        ),
+        "dz / D: only entry j was followed, but every z_i moves when x_j does.": lambda dz: (
+            dz - dz / dz.shape[-1]
+        ),
+    },
+)
+def centre_backward(dz):
+    """Return dx for z = x - mean(x), both (B, T, D)."""
+    return dz - dz.mean(axis=-1, keepdims=True)
+
+
+@exercise(
+    "dx",
+    lambda: {k: (a.dy, *a.cache[:2], a.gamma) for k, a in layers(5).items()},
+    museum(LayerNormCache, outputs=0),
+)
+def dx_of_row(dy, x_hat, rstd, gamma):
+    """Return dx of one row, (D,): formula (7)."""
+    g = gamma * dy  # (D,)
+    return rstd * (g - g.mean() - x_hat * np.mean(g * x_hat))
+
+
+def _length(x):
+    return np.sqrt(np.sum(x * x, axis=-1, keepdims=True))  # (..., 1)
+
+
+def _along(a, b):
+    return np.sum(a * b, axis=-1, keepdims=True)  # (..., 1)
+
+
+@exercise(
+    "dx",
+    lambda: {
+        k: (a.dy, a.x * np.linspace(0.5, 2, a.x.shape[-1])) for k, a in layers(2, 3, 5).items()
+    },
+    {
+        "the length counts as constant; it depends on every x.": lambda dy, x: dy / _length(x),
+        "1/length is missing in front.": lambda dy, x: (
+            dy - x / _length(x) * _along(dy, x / _length(x))
+        ),
+        "the term through the length has the wrong sign: d(1/r) = -dr/r**2.": lambda dy, x: (
+            (dy + x / _length(x) * _along(dy, x / _length(x))) / _length(x)
+        ),
+        "a mean where the length has a sum: nothing here divides by D.": lambda dy, x: (
+            (dy - x / _length(x) * _along(dy, x / _length(x)) / x.shape[-1]) / _length(x)
+        ),
+        "twice the term through the length: the 1/2 of the root's derivative is missing.": (
+            lambda dy, x: (dy - 2 * x / _length(x) * _along(dy, x / _length(x))) / _length(x)
+        ),
+        "x stands where y = x / length belongs in the last term.": lambda dy, x: (
+            (dy - x * _along(dy, x)) / _length(x)
+        ),
+        "one of the two x in the last term is not divided by the length.": lambda dy, x: (
+            (dy - x * _along(dy, x) / _length(x)) / _length(x)
+        ),
+        "LayerNorm's mean term is there; nothing was centred here.": lambda dy, x: (
+            (dy - dy.mean(axis=-1, keepdims=True) - x / _length(x) * _along(dy, x / _length(x)))
+            / _length(x)
+        ),
+        "one length of the whole array, where each row has its own.": lambda dy, x: (
+            (dy - x * np.sum(dy * x) / np.sum(x * x)) / np.sqrt(np.sum(x * x))
+        ),
+    },
+)
+def unit_length_backward(dy, x):
+    """Return dx for y = x / length of x, rows of (B, T, D)."""
+    y = x / _length(x)  # (B, T, D)
+    return (dy - y * _along(dy, y)) / _length(x)

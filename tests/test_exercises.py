@@ -1,0 +1,299 @@
+"""The exercises: lessons and solutions in step, and checkers that are themselves checked."""
+
+import ast
+import functools
+import inspect
+import re
+from importlib import import_module
+from pathlib import Path
+from typing import NamedTuple
+
+import nbformat
+import numpy as np
+import pytest
+
+from lnlib.bugs import BUGS
+from lnlib.exercises import EXERCISES, check
+
+NOTEBOOKS = Path(__file__).resolve().parent.parent / "notebooks"
+LESSONS = sorted(NOTEBOOKS.glob("*.ipynb"))
+HEADING = re.compile(r"^##+ Exercise (\d\.\d) · (.+)$", re.MULTILINE)
+HEAD = re.compile(r"^(●○○|●●○|●●●) · (\d+) minutes · about (\d+) lines?$", re.MULTILINE)
+
+
+class Part(NamedTuple):
+    """An exercise as it stands in a notebook."""
+
+    number: str
+    title: str
+    text: str
+    source: str
+    check: str
+    said: str
+
+    @property
+    def name(self):
+        return re.search(r"^def (\w+)", self.source, re.MULTILINE)[1]
+
+
+def cells_of(path):
+    return nbformat.read(path, as_version=4).cells
+
+
+@functools.cache
+def parts(path):
+    """Return the exercises of a notebook: a text, a cell with the function, a cell that checks."""
+    cells, found = cells_of(path), []
+    for text, code, checked in zip(cells, cells[1:], cells[2:]):
+        if text.cell_type == "markdown" and (heading := HEADING.search(text.source)):
+            said = "".join(o.get("data", {}).get("text/plain", "") for o in checked.outputs)
+            found.append(Part(*heading.groups(), text.source, code.source, checked.source, said))
+    return found
+
+
+def solutions(path):
+    return path.parent / "solutions" / path.name
+
+
+@functools.cache
+def namespace(path):
+    """Run all code of a solutions notebook; return the names it defines."""
+    names = {}
+    for cell in cells_of(path):
+        if cell.cell_type == "code":
+            exec(cell.source, names)
+    return names
+
+
+def function(part, path, change=None):
+    """Return the function of a part, changed, where the solutions' other names are known."""
+    source = part.source
+    if change:
+        assert change[0] in source, change
+        source = source.replace(*change)
+        ast.parse(source)
+    names = dict(namespace(path))
+    exec(compile(source, "<a learner's cell>", "exec"), names)
+    return names[part.name]
+
+
+each_lesson = pytest.mark.parametrize("path", LESSONS, ids=lambda path: path.stem)
+ALL = [(path, part) for path in LESSONS for part in parts(path)]
+each_exercise = pytest.mark.parametrize(
+    "path, part", ALL, ids=[f"{part.number} {part.name}" for _, part in ALL]
+)
+
+
+@each_lesson
+def test_lesson_has_exercises(path):
+    found = parts(path)
+    lesson = path.name[:2]
+    assert 3 <= len(found) <= (8 if lesson == "07" else 5)
+    assert [p.number for p in found] == [f"{int(lesson)}.{k + 1}" for k in range(len(found))]
+    reading, in_all = re.search(
+        r"(\d+) minutes to read, (\d+) with the exercises", cells_of(path)[0].source
+    ).groups()
+    minutes = sum(int(HEAD.search(p.text)[2]) for p in found)
+    assert int(in_all) == int(reading) + minutes
+
+
+@each_lesson
+def test_solutions_are_in_step(path):
+    solved = parts(solutions(path))
+    asked = parts(path)
+    assert [(s.number, s.title, s.check) for s in solved] == [
+        (a.number, a.title, a.check) for a in asked
+    ]
+    for one, other in zip(solved, asked):
+        heads = [ast.parse(p.source).body[-1] for p in (one, other)]
+        assert ast.dump(heads[0].args) == ast.dump(heads[1].args)
+        assert ast.get_docstring(heads[0]) == ast.get_docstring(heads[1])
+    first = cells_of(solutions(path))[0].source
+    assert first.startswith(f"# Solutions to {cells_of(path)[0].source.splitlines()[0][2:]}\n")
+    assert f"(../{path.name})" in first
+    text = "".join(cell.source for cell in cells_of(path))
+    assert f"(solutions/{path.name})" in text
+
+
+def test_every_exercise_stands_in_one_lesson():
+    assert sorted(part.name for _, part in ALL) == sorted(EXERCISES)
+
+
+@each_exercise
+def test_stub_is_not_done_yet_and_solution_is_right(path, part):
+    solved = next(p for p in parts(solutions(path)) if p.name == part.name)
+    assert part.check == solved.check == f"check({part.name})"
+    assert part.said == f"{part.name}: not done yet"
+    assert solved.said.startswith(f"{part.name}: right\n")
+    stub = function(part, solutions(path))
+    assert repr(check(stub)) == part.said
+    assert repr(check(function(solved, solutions(path)))) == solved.said
+    expected = list(inspect.signature(EXERCISES[part.name].right).parameters)
+    assert list(inspect.signature(stub).parameters) == expected
+
+
+@each_exercise
+def test_text_of_the_exercise_is_true(path, part):
+    assert HEAD.search(part.text) and part.text.count("<details><summary>Hint</summary>") == 1
+    solved = next(p for p in parts(solutions(path)) if p.name == part.name)
+    body = ast.parse(solved.source).body[-1].body
+    first = body[1].lineno if ast.get_docstring(ast.parse(solved.source).body[-1]) else 0
+    lines = [line for line in solved.source.splitlines()[first - 1 :] if line.strip()]
+    promised = int(HEAD.search(part.text)[3])
+    assert abs(len(lines) - promised) <= max(1, promised // 4), len(lines)
+
+
+def wrong_answers(path):
+    return import_module(f"wrong_answers.lesson_{path.name[:2]}").WRONG
+
+
+SEEDED = [
+    (path, name, change, said)
+    for path in LESSONS
+    for name, changes in wrong_answers(path).items()
+    for *change, said in changes
+]
+
+
+@each_lesson
+def test_enough_wrong_answers(path):
+    wrong = wrong_answers(path)
+    assert wrong.keys() == {part.name for part in parts(path)}
+    assert sum(map(len, wrong.values())) >= 10
+    assert all(len(changes) >= 3 for changes in wrong.values())
+
+
+@pytest.mark.parametrize(
+    "path, name, change, said", SEEDED, ids=[f"{n} {c[1][:40]!r}" for _, n, c, _ in SEEDED]
+)
+def test_wrong_answer_is_diagnosed(path, name, change, said):
+    part = next(p for p in parts(solutions(path)) if p.name == name)
+    answer = function(part, solutions(path), change)
+    verdict = check(answer)
+    assert verdict.status == "wrong"
+    assert said in repr(verdict), repr(verdict)
+    assert repr(check(answer)) == repr(verdict)
+
+
+def named(name, body, **names):
+    """Return a function with the name and the arguments of an exercise."""
+    given = ", ".join(inspect.signature(EXERCISES[name].right).parameters)
+    exec(f"def {name}({given}):\n    {body.format(given=given)}", names)
+    return names[name]
+
+
+@pytest.mark.parametrize("name", EXERCISES)
+def test_mistakes_can_be_told_apart(name, monkeypatch):
+    task = EXERCISES[name]._replace(prepare=lambda f: f, judge=lambda f: None)
+    monkeypatch.setitem(EXERCISES, name, task)
+    harmless = []
+    for text, mistake in task.mistakes.items():
+        verdict = check(named(name, "return mistake({given})", mistake=mistake))
+        assert verdict.status == "right" or f": {text}" in repr(verdict), text
+        harmless += [text] * (verdict.status == "right")
+    forgets = tuple(bug.name for bug in BUGS)  # dx alone does not show what dgamma forgets
+    assert all(text.startswith(forgets) for text in harmless)
+    assert len(harmless) <= 4
+
+
+class Unprintable(Exception):
+    def __str__(self):
+        raise RuntimeError("no text")
+
+
+class NotAnArray:
+    def __array__(self, *args, **kwargs):
+        raise RuntimeError("no array")
+
+
+HOSTILE = {
+    "return 1 / 0": "ZeroDivisionError in line 2 of the function: division by zero",
+    "raise Unprintable": "Unprintable in line 2 of the function.",
+    "raise SystemExit(3)": "SystemExit",
+    "raise NotImplementedError": "not done yet",
+    "return undefined_name": "NameError",
+    "raise ValueError(object())": "<object object>",
+    "import warnings; warnings.warn('loud')": "not done yet",
+    "return (lambda f: f(f))(lambda f: f(f))": "RecursionError",
+    "yield 1": "",
+    "return NotAnArray()": "",
+    "return 'text'": "",
+    "return {{}}": "",
+    "return []": "",
+    "return [[1, 2], [3]]": "",
+    "return (1, 2, 3, 4, 5)": "5",
+    "return [None] * 7": "",
+    "return 10**400": "",
+    "return np.datetime64('2026-01-01')": "",
+    "return np.zeros((0, 3))": "",
+    "return np.nan": "",
+    "return 1j": "",
+    "return True": "",
+    "return print": "",
+    "return np.ma.masked": "",
+    "[a.fill(7) for a in ({given},) if isinstance(a, np.ndarray)]; return {given}": "",
+}
+
+
+@pytest.mark.parametrize("name", EXERCISES)
+@pytest.mark.parametrize("body", HOSTILE)
+def test_check_never_raises(name, body):
+    names = {"np": np, "Unprintable": Unprintable, "NotAnArray": NotAnArray}
+    answer = named(name, body, **names)
+    verdict = check(answer)
+    assert verdict.status == ("not done yet" if HOSTILE[body] == "not done yet" else "wrong")
+    assert HOSTILE[body] in repr(verdict)
+    assert repr(check(answer)) == repr(verdict)
+    assert not re.search(r"0x[0-9a-f]{6}", repr(verdict))
+
+
+@pytest.mark.parametrize("name", EXERCISES)
+def test_check_wants_the_function_and_its_arguments(name):
+    few = {}
+    exec(f"def {name}(): return 0", few)
+    assert "It must take (" in repr(check(few[name])) and check(few[name]).status == "wrong"
+    many = named(name, "return 0")
+    assert check(functools.wraps(many)(lambda *a: None)).status == "not done yet"
+
+
+def test_check_of_something_else():
+    assert repr(check(3)).startswith("int: wrong\n  Give check the function itself")
+    assert "No exercise" in repr(check(lambda x: x))
+
+    def backward_by_hnad():
+        pass
+
+    assert "Is it backward_by_hand?" in repr(check(backward_by_hnad))
+
+
+def test_verdicts_say_what_differs():
+    """Shapes, signs, factors, types, NaN, parts: what is not a known mistake is described."""
+    right = EXERCISES["backward_by_hand"].right
+
+    def said(change):
+        def backward_by_hand(dy, x_hat, rstd, gamma):
+            return change(*right(dy, x_hat, rstd, gamma))
+
+        return repr(check(backward_by_hand))
+
+    assert "dx: right, but for its sign." in said(lambda dx, *rest: (-dx, *rest))
+    assert "it is 3 times what it should be" in said(lambda dx, *rest: (3 * dx, *rest))
+    factors = said(lambda dx, *rest: (dx * dx.shape[-1], *rest))
+    assert "5 for shape (2, 3, 5), 5 for shape (2, 3, 5), 8 for shape (2, 3, 8)" in factors
+    assert "it is zero everywhere" in said(lambda dx, *rest: (0 * dx, *rest))
+    assert "it is complex" in said(lambda dx, *rest: (dx + 0j, *rest))
+    assert "dgamma, dbeta: right." in said(lambda dx, *rest: (dx + dx**2, *rest))
+    assert "dx: not done yet." in said(lambda dx, *rest: (None, *rest))
+    assert "wrong" in said(lambda dx, dgamma, dbeta: (None, -dgamma, dbeta))
+
+    def one_nan(dx, *rest):
+        dx[1, 0, 2] = np.nan
+        return dx, *rest
+
+    assert "dx[1, 0, 2]: it is nan" in said(one_nan)
+
+    def one_entry(dx, *rest):
+        dx[1, 2, 3] += 1e-6
+        return dx, *rest
+
+    assert "dx[1, 2, 3]" in said(one_entry)
