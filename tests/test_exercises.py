@@ -266,6 +266,15 @@ def test_check_of_something_else():
     assert "Is it backward_by_hand?" in repr(check(backward_by_hnad))
 
 
+def test_a_missing_return_is_noticed():
+    def dx_of_row(dy, x_hat, rstd, gamma):
+        g = gamma * dy
+        rstd * (g - g.mean() - x_hat * np.mean(g * x_hat))
+
+    verdict = check(dx_of_row)
+    assert verdict.status == "not done yet" and "is the return missing?" in repr(verdict)
+
+
 def test_verdicts_say_what_differs():
     """Shapes, signs, factors, types, NaN, parts: what is not a known mistake is described."""
     right = EXERCISES["backward_by_hand"].right

@@ -138,7 +138,10 @@ def _check(name, function, task):
         except (Exception, SystemExit) as error:
             return _wrong(name, _told(error, function))
     if all(value is None for values in results for value in values):
-        return Verdict(NOT_DONE, name)
+        code = getattr(function, "__code__", None)
+        begun = code and (code.co_names or code.co_nlocals > code.co_argcount)
+        hint = ("It returns nothing: is the return missing?",) if begun else ()
+        return Verdict(NOT_DONE, name, hint)
     remarks = compare(task, cases, results)
     return _verdict(name, function, task, remarks, list(dict.fromkeys(changed)), len(cases))
 

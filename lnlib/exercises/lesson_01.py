@@ -106,6 +106,10 @@ def _along(a, b):
     return np.sum(a * b, axis=-1, keepdims=True)  # (..., 1)
 
 
+def _rms(x):
+    return np.sqrt(np.mean(x * x, axis=-1, keepdims=True))  # (..., 1)
+
+
 @exercise(
     "dx",
     lambda: {
@@ -134,6 +138,12 @@ def _along(a, b):
         "LayerNorm's mean term is there; nothing was centred here.": lambda dy, x: (
             (dy - dy.mean(axis=-1, keepdims=True) - x / _length(x) * _along(dy, x / _length(x)))
             / _length(x)
+        ),
+        "the length is the root of the sum of squares; this has the root of their mean.": (
+            lambda dy, x: (dy - _along(dy, x) * x / (rms := _rms(x)) ** 2) / rms
+        ),
+        "this is right for x / root mean square; the length has a sum, not a mean.": (
+            lambda dy, x: (dy - _along(dy, x) / x.shape[-1] * x / (rms := _rms(x)) ** 2) / rms
         ),
         "one length of the whole array, where each row has its own.": lambda dy, x: (
             (dy - x * np.sum(dy * x) / np.sum(x * x)) / np.sqrt(np.sum(x * x))
