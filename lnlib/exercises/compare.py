@@ -85,6 +85,10 @@ def compare(task, cases, results):
     def same(some, others):
         return all(close(a, b, task.rtol) for a, b in zip(some, others))
 
+    def alike(some, others):
+        """Compare without axes of length 1: a mistake is the same with keepdims."""
+        return same([a.squeeze() for a in some], [b.squeeze() for b in others])
+
     right, mine = run(task.right), list(zip(*results))
     done = [not any(value is None for value in values) for values in mine]
     known = {}
@@ -94,7 +98,7 @@ def compare(task, cases, results):
         except Exception:  # some inputs stop some mistakes
             continue
     whole = [  # mistakes that explain everything there is
-        text for text, theirs in known.items() if all(map(same, *_where(done, mine, theirs)))
+        text for text, theirs in known.items() if all(map(alike, *_where(done, mine, theirs)))
     ]
     remarks = {}
     for k, output in enumerate(task.outputs):
@@ -103,7 +107,7 @@ def compare(task, cases, results):
         elif same(mine[k], right[k]):
             remarks[output] = _type_trouble(mine[k], right[k])
         else:
-            one = [text for text, theirs in known.items() if same(mine[k], theirs[k])]
+            one = [text for text, theirs in known.items() if alike(mine[k], theirs[k])]
             found = whole or one
             remarks[output] = (
                 found[0] if found else _describe(output, mine[k], right[k], list(cases), task.rtol)
