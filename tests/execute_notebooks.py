@@ -40,8 +40,11 @@ def slide_types(cells):
             types.append("skip")
         elif cell.cell_type == "markdown":
             types.append("-" if re.match(r"\*\w", cell.source) else "subslide")  # captions stay
-        else:
-            types.append("subslide" if has_picture(cell) else "-")
+        elif has_picture(cell):
+            types.append("subslide")
+        else:  # an answer waits for a click
+            asks = re.search(r"\*\*(Predict\.|Is it true\?)\*\*", cells[len(types) - 1].source)
+            types.append("fragment" if asks else "-")
     return types
 
 
