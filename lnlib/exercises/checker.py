@@ -8,6 +8,7 @@ import copy
 import difflib
 import inspect
 import re
+import textwrap
 import warnings
 from collections.abc import Callable
 from typing import NamedTuple
@@ -17,6 +18,14 @@ import numpy as np
 from .compare import NOT_DONE, BadResult, compare, values_of
 
 EXERCISES = {}  # name of the function -> Exercise; the files lesson_00 to lesson_07 fill it
+
+_WRAP = textwrap.TextWrapper(
+    92,
+    initial_indent="  ",
+    subsequent_indent="    ",
+    break_long_words=False,
+    break_on_hyphens=False,
+)
 
 
 class Exercise(NamedTuple):
@@ -66,7 +75,7 @@ class Verdict(NamedTuple):
     remarks: tuple = ()
 
     def __repr__(self):
-        return "\n  ".join([f"{self.name}: {self.status}", *self.remarks])
+        return "\n".join([f"{self.name}: {self.status}", *map(_WRAP.fill, self.remarks)])
 
 
 class NotChecked(Exception):
