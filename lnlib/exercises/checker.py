@@ -41,6 +41,9 @@ class Exercise(NamedTuple):
         () -> dict: what is special about the input -> the arguments.
     mistakes : dict of str to callable
         What is wrong, in words -> a function that does it wrong.
+    terms : dict of str to callable
+        An output -> a function of the arguments that returns {front: {term: array}}. A wrong
+        output that is front * (a sum of multiples of the terms) is told as such a sum.
     rtol : float
         How far from right is still right, relative to the largest entry of the row.
     prepare : callable
@@ -53,6 +56,7 @@ class Exercise(NamedTuple):
     outputs: tuple
     cases: Callable
     mistakes: dict
+    terms: dict
     rtol: float
     prepare: Callable
     judge: Callable
@@ -82,20 +86,23 @@ class NotChecked(Exception):
     """Raised by `prepare` if this machine lacks what the check needs; the message says what."""
 
 
-def exercise(outputs, cases, mistakes, *, rtol=1e-9, prepare=lambda f: f, judge=lambda f: None):
+def exercise(
+    outputs, cases, mistakes, *,
+    terms=None, rtol=1e-9, prepare=lambda f: f, judge=lambda f: None,
+):  # fmt: skip
     """Register the decorated function as the right answer of an exercise named like it.
 
     Parameters
     ----------
     outputs : str
         The names of what it returns, separated by spaces.
-    cases, mistakes, rtol, prepare, judge
+    cases, mistakes, terms, rtol, prepare, judge
         See `Exercise`.
     """
 
     def register(right):
         EXERCISES[right.__name__] = Exercise(
-            right, tuple(outputs.split()), cases, mistakes, rtol, prepare, judge
+            right, tuple(outputs.split()), cases, mistakes, terms or {}, rtol, prepare, judge
         )
         return right
 

@@ -108,9 +108,8 @@ def compare(task, cases, results):
             remarks[output] = _type_trouble(mine[k], right[k])
         else:
             one = [text for text, theirs in known.items() if alike(mine[k], theirs[k])]
-            found = whole or one
-            remarks[output] = (
-                found[0] if found else _describe(output, mine[k], right[k], list(cases), task.rtol)
+            remarks[output] = (whole or one or [None])[0] or _describe(
+                task, output, cases, mine[k], right[k]
             )
     return remarks
 
@@ -128,8 +127,9 @@ def _type_trouble(mine, right):
     return None
 
 
-def _describe(output, mine, right, labels, rtol):
+def _describe(task, output, cases, mine, right):
     """Say how an output differs from the right one."""
+    labels, rtol = list(cases), task.rtol
     for a, b in zip(mine, right):
         if a.shape != b.shape:
             kept = b.squeeze().shape == a.squeeze().shape and a.ndim < b.ndim
@@ -145,6 +145,8 @@ def _describe(output, mine, right, labels, rtol):
             return f"right, but for a factor: it is {factors[0]:.4g} times what it should be."
         listed = ", ".join(f"{c:.4g} for shape {a.shape}" for a, c in zip(mine, factors))
         return f"right, but for a factor: {listed}."
+    if output in task.terms and (told := _as_sum(task.terms[output], cases, mine, right)):
+        return told
     fits = [close(a, b, rtol) for a, b in zip(mine, right)]
     passed = [label for label, fit in zip(labels, fits) if fit]
     bad = fits.index(False)
@@ -161,3 +163,37 @@ def _describe(output, mine, right, labels, rtol):
         f"{text} (shape {b.shape}) the largest error is at {place}: it is {a[at]:.4g}, "
         f"and should be {b[at]:.4g}."
     )
+
+
+def _as_sum(terms, cases, mine, right):
+    """Say which sum of the exercise's terms an output is and what is wrong with it, or None."""
+    groups = [terms(*arguments) for arguments in cases.values()]
+    one, other = (_fit(groups, values) for values in (mine, right))
+    if one is None or one == other:
+        return None
+    (front, factors), (right_front, right_factors) = one, other
+    written = " ".join(
+        f"{'-' if f < 0 else '+'} {'' if abs(f) == 1 else f'{abs(f):g} '}{name}"
+        for name, f in factors.items()
+    )
+    differ = [name for name, f in factors.items() if right_factors.get(name) != f]
+    differ += ["what stands in front"] * (front != right_front)
+    missing = len(right_factors.keys() - factors.keys())
+    text = f"it is {front}({written.removeprefix('+ ')})."
+    text += f" Not right in this: {', '.join(differ)}." if differ else ""
+    return text + (f" Missing: {missing} term{'s' * (missing > 1)}." if missing else "")
+
+
+def _fit(groups, values):
+    """Return front and {term: factor} of a sum that equals values in every case, or None."""
+    target = np.concatenate([a.ravel() for a in values])
+    for front, names in groups[0].items() if np.all(np.isfinite(target)) else ():
+        columns = [
+            np.concatenate([group[front][name].ravel() for group in groups]) for name in names
+        ]
+        matrix = np.transpose(columns)
+        size = np.abs(matrix).max(axis=1)  # of each entry: small ones count as much as large ones
+        factors = np.linalg.lstsq(matrix / size[:, None], target / size)[0]
+        if np.all(np.abs(matrix @ factors - target) <= 1e-9 * size):
+            return front, {n: round(f, 3) for n, f in zip(names, factors) if abs(f) > 1e-6}
+    return None

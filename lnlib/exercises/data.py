@@ -52,3 +52,26 @@ def museum(as_cache, outputs=slice(None)):
         return lambda dy, *rest: bug.backward(dy, as_cache(*rest))[outputs]
 
     return {f"{bug.name}. It forgets {bug.forgets}.": mistake(bug) for bug in BUGS}
+
+
+def dx_terms(dy, x_hat, rstd, gamma):
+    """Return the terms of which dx, right or wrong, is usually a sum; see `Exercise.terms`."""
+
+    def mean(a):
+        return a.mean(axis=-1, keepdims=True)
+
+    g = gamma * dy  # (..., D)
+    terms = {
+        "g": g,
+        "mean(g)": mean(g) + 0 * g,
+        "x_hat mean(g x_hat)": x_hat * mean(g * x_hat),
+        "mean(g x_hat)": mean(g * x_hat) + 0 * g,
+        "x_hat mean(g)": x_hat * mean(g),
+        "dy": dy,
+        "mean(dy)": mean(dy) + 0 * g,
+        "x_hat mean(dy x_hat)": x_hat * mean(dy * x_hat),
+        "gamma mean(dy)": gamma * mean(dy),
+        "gamma x_hat mean(dy x_hat)": gamma * x_hat * mean(dy * x_hat),
+    }
+    fronts = {"rstd * ": rstd, "": 1, "rstd**2 * ": rstd**2, "1/rstd * ": 1 / rstd}
+    return {front: {k: f * a for k, a in terms.items()} for front, f in fronts.items()}

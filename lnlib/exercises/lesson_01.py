@@ -4,7 +4,7 @@ import numpy as np
 
 from ..layernorm import LayerNormCache
 from .checker import exercise
-from .data import layers, museum
+from .data import dx_terms, layers, museum
 
 
 def _jacobian(x_hat, rstd, mean_term=1.0, variance_term=1.0):
@@ -91,6 +91,7 @@ def centre_backward(dz):
     "dx",
     lambda: {k: (a.dy, *a.cache[:2], a.gamma) for k, a in layers(5).items()},
     museum(LayerNormCache, outputs=0),
+    terms={"dx": dx_terms},
 )
 def dx_of_row(dy, x_hat, rstd, gamma):
     """Return dx of one row, (D,): formula (7)."""

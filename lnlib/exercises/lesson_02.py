@@ -4,7 +4,7 @@ import numpy as np
 
 from ..layernorm import LayerNormCache, layer_norm_backward
 from .checker import exercise
-from .data import layers, museum
+from .data import dx_terms, layers, museum
 
 
 def _forward(x, gamma, beta, eps, axis=-1, ddof=0, centre=True, rstd=None):
@@ -91,6 +91,8 @@ def forward_by_hand(x, gamma, beta, eps):
     "dx dgamma dbeta",
     lambda: {k: (a.dy, *a.cache) for k, a in layers(2, 3, 5).items()},
     museum(LayerNormCache),
+    terms={"dx": dx_terms},
+    terms={"dx": lambda dy, y, rstd, gamma, beta: dx_terms(dy, (y - beta) / gamma, rstd, gamma)},
 )
 def backward_by_hand(dy, x_hat, rstd, gamma):
     """Return dx (B, T, D), dgamma (D,) and dbeta (D,)."""

@@ -35,7 +35,11 @@ WRONG = {
         ("(dy * x_hat).sum(axis=(0, 1))", "dy * x_hat", "dgamma not summed"),
         ("(dy * x_hat).sum", "dy.sum", "dgamma without x_hat"),
         ("return dx, dgamma, dy.sum", "return dx, dgamma, dy.mean", "dbeta averaged"),
-        ("g - mean_g", "g + mean_g", "the largest error is at dx["),
+        (
+            "g - mean_g",
+            "g + mean_g",
+            "it is rstd * (g + mean(g) - x_hat mean(g x_hat)). Not right in this: mean(g).",
+        ),
         (
             "rstd * (g",
             "gamma * rstd * (g",
