@@ -212,9 +212,9 @@ def _check_forward(x, gamma, beta, eps):
 
 
 def _check_backward(dy, cache, kind=LayerNormCache):
-    dy = _check_floating("dy", dy)
     if not isinstance(cache, kind):
         raise TypeError(f"cache must be a {kind.__name__}, got {type(cache).__name__}")
+    dy = _check_floating("dy", dy)
     kept = cache[0]  # x_hat or x
     if dy.shape != kept.shape:
         raise ValueError(

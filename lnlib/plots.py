@@ -78,7 +78,7 @@ def computation_graph():
         box = {"boxstyle": "round,pad=0.45", "fc": "white", "ec": GREY, "lw": 1.5}
         ax.text(column, row, labels[name], ha="center", va="center", fontsize=18, bbox=box)
     ax.set(xlim=(-0.6, 11.1), ylim=(-0.5, 2.5))
-    ax.set_title("Along how many paths does x reach y?")
+    ax.set_title(r"Along how many paths does $\mathbf{x}$ reach $\mathbf{\hat{x}}$?")
     ax.axis("off")
     return fig, ax
 

@@ -126,9 +126,9 @@ def check(function):
     if not callable(function):
         return _wrong(name, "Give check the function itself, without parentheses after its name.")
     if name not in EXERCISES:
-        near = difflib.get_close_matches(name, EXERCISES, n=1)
-        hint = f" Is it {near[0]}?" if near else " Keep the name that the exercise gives it."
-        return _wrong(name, f"No exercise has a function of this name.{hint}")
+        near = difflib.get_close_matches(name, EXERCISES, n=1, cutoff=0.8)
+        hint = f"Is it {near[0]}?" if near else "Define it with def, by the name in the exercise."
+        return _wrong(name, f"No exercise has a function of this name. {hint}")
     with warnings.catch_warnings(), np.errstate(all="ignore"):
         warnings.simplefilter("ignore")
         return _check(name, function, EXERCISES[name])
@@ -174,9 +174,10 @@ def _verdict(name, function, task, remarks, changed, tried):
     if fine and inform:
         inform.append(f"{', '.join(fine)}: right.")
     if changed:
+        start = "It" if wrong or undone else "The numbers are right, but it"
         inform.append(
-            f"It changes {' and '.join(changed)} in place (with -=, *=, out= or an index on the "
-            "left of =). The caller still needs the old values: make a new array."
+            f"{start} changes {' and '.join(changed)} in place (with -=, *=, out= or an index on "
+            "the left of =). The caller still needs the old values: make a new array."
         )
     if wrong or changed:
         return _wrong(name, *inform)
@@ -196,12 +197,16 @@ def _signature_trouble(function, right):
     expected = list(inspect.signature(right).parameters)
     try:
         signature = inspect.signature(function)
-        signature.bind(*expected)
-    except TypeError:
-        mine = ", ".join(signature.parameters)
-        return f"It must take ({', '.join(expected)}), and takes ({mine})."
     except Exception:  # a callable without a signature: see what happens
         return None
+    mine = list(signature.parameters)
+    try:
+        signature.bind(*expected)
+    except TypeError:
+        fits = False
+    else:
+        fits = mine == expected or set(mine) != set(expected)  # other names will do, in order
+    return None if fits else f"It must take ({', '.join(expected)}), and takes ({', '.join(mine)})."
 
 
 def _told(error, function):

@@ -43,7 +43,8 @@ def _array(value, name):
         return None
     array = np.asarray(value)
     if array.dtype.kind not in "biufc":
-        raise BadResult(f"returns a {type(value).__name__} for {name}, not numbers")
+        kind = "array of objects" if isinstance(value, np.ndarray) else type(value).__name__
+        raise BadResult(f"returns for {name} a value of type {kind}, not numbers")
     return array.astype(np.float64 if array.dtype.kind in "biu" else array.dtype)  # a copy
 
 
@@ -97,31 +98,51 @@ def compare(task, cases, results):
             known[text] = run(mistake)
         except Exception:  # some inputs stop some mistakes
             continue
-    whole = [  # mistakes that explain everything there is
-        text for text, theirs in known.items() if all(map(alike, *_where(done, mine, theirs)))
-    ]
     remarks = {}
     for k, output in enumerate(task.outputs):
         if not done[k]:
             remarks[output] = NOT_DONE
         elif same(mine[k], right[k]):
             remarks[output] = _type_trouble(mine[k], right[k])
+        elif alike(mine[k], right[k]):
+            remarks[output] = _shape_trouble(mine[k], right[k])
         else:
-            one = [text for text, theirs in known.items() if alike(mine[k], theirs[k])]
-            remarks[output] = (whole or one or [None])[0] or _describe(
-                task, output, cases, mine[k], right[k]
-            )
+            fits = [  # mistakes that explain this output, those first that explain all others too
+                (not all(alike(a, b) for a, b, there in zip(mine, theirs, done) if there), text)
+                for text, theirs in known.items()
+                if alike(mine[k], theirs[k]) and not alike(theirs[k], right[k])
+            ]
+            if fits:
+                text = min(fits, key=lambda fit: fit[0])[1]
+                found = same(mine[k], known[text][k]) or _shape_trouble(mine[k], right[k])
+                remarks[output] = text if found in (True, None) else f"{text} Also: {found}"
+            else:
+                remarks[output] = _describe(task, output, cases, mine[k], right[k])
+            swapped = [
+                task.outputs[j]
+                for j in range(len(right))
+                if done[j] and same(mine[k], right[j]) and not same(mine[j], right[j])
+            ]
+            if swapped:
+                asked = ", ".join(task.outputs)
+                remarks[output] = f"this is what {swapped[0]} should be; the order is {asked}."
     return remarks
 
 
-def _where(done, *columns):
-    return ([values for values, there in zip(column, done) if there] for column in columns)
+def _shape_trouble(mine, right):
+    """Say what is wrong with the shape, or return None."""
+    for a, b in zip(mine, right):
+        if a.shape != b.shape:
+            kept = b.squeeze().shape == a.squeeze().shape and a.ndim < b.ndim
+            hint = " An axis of length 1 is missing: keepdims=True keeps it." if kept else ""
+            return f"shape {a.shape} where {b.shape} is asked.{hint}"
+    return None
 
 
 def _type_trouble(mine, right):
     for a, b in zip(mine, right):
         if a.dtype.kind == "c" != b.dtype.kind:
-            return "it is complex, and should be real."
+            return "complex numbers where real ones are asked."
         if b.dtype == np.float32 != a.dtype:
             return f"right, but {a.dtype}; the input is float32."
     return None
@@ -130,21 +151,21 @@ def _type_trouble(mine, right):
 def _describe(task, output, cases, mine, right):
     """Say how an output differs from the right one."""
     labels, rtol = list(cases), task.rtol
-    for a, b in zip(mine, right):
-        if a.shape != b.shape:
-            kept = b.squeeze().shape == a.squeeze().shape and a.ndim < b.ndim
-            hint = " An axis of length 1 is missing: keepdims=True keeps it." if kept else ""
-            return f"its shape is {a.shape}, and should be {b.shape}.{hint}"
+    if trouble := _shape_trouble(mine, right):
+        return trouble
     if not any(map(np.any, mine)):
-        return "it is zero everywhere."
+        return "zero everywhere."
     factors = [np.vdot(b, a) / np.vdot(b, b) for a, b in zip(mine, right)]
-    if all(close(a, c * b, rtol) for a, b, c in zip(mine, right, factors)):
+    if np.all(np.isfinite(factors)) and all(
+        close(a, c * b, rtol) for a, b, c in zip(mine, right, factors)
+    ):
         if np.allclose(factors, -1):
             return "right, but for its sign."
         if np.allclose(factors, factors[0]):
-            return f"right, but for a factor: it is {factors[0]:.4g} times what it should be."
-        listed = ", ".join(f"{c:.4g} for shape {a.shape}" for a, c in zip(mine, factors))
-        return f"right, but for a factor: {listed}."
+            return f"right, but for a factor: {factors[0]:.4g} times what is asked."
+        if not np.any(np.isclose(factors, 1)):
+            listed = ", ".join(f"{c:.4g} for {label}" for label, c in zip(labels, factors))
+            return f"right, but for a factor: {listed}."
     if output in task.terms and (told := _as_sum(task.terms[output], cases, mine, right)):
         return told
     fits = [close(a, b, rtol) for a, b in zip(mine, right)]
@@ -154,15 +175,26 @@ def _describe(task, output, cases, mine, right):
     text = f"right for {', for '.join(passed)}, but for {labels[bad]}"
     text = text if passed else f"for {labels[bad]}"
     if not b.ndim:
-        return f"{text} it is {a[()]:.4g}, and should be {b[()]:.4g}."
+        return f"{text}: {_told_apart(a[()], b[()])}"
     size = np.abs(b).max(axis=-1, keepdims=True, initial=0)
     error = np.abs(a - b) / np.where(size > 0, size, 1)
     at = np.unravel_index(np.argmax(np.where(np.isnan(error), np.inf, error)), error.shape)
     place = f"{output}[{', '.join(map(str, at))}]"
-    return (
-        f"{text} (shape {b.shape}) the largest error is at {place}: it is {a[at]:.4g}, "
-        f"and should be {b[at]:.4g}."
-    )
+    told = f"{text} (shape {b.shape}) the largest error is at {place}: {_told_apart(a[at], b[at])}"
+    if error[at] < 1e-5:
+        told += (
+            f" All errors are below {10 ** np.ceil(np.log10(error[at])):.0e} of the row's largest."
+        )
+        told += " Was something rounded to float32, or an eps added?" if error[at] > 1e-9 else ""
+    return told
+
+
+def _told_apart(a, b):
+    """Write two numbers with as many digits as it takes to see that they differ."""
+    a = 0.0 if abs(a) <= 1e-12 * abs(b) else a
+    texts = ((f"{a:.{digits}g}", f"{b:.{digits}g}") for digits in (4, 8, 12, 17))
+    mine, right = next((pair for pair in texts if pair[0] != pair[1]), (a, b))
+    return f"{mine} where {right} is right."
 
 
 def _as_sum(terms, cases, mine, right):
@@ -194,6 +226,7 @@ def _fit(groups, values):
         matrix = np.transpose(columns)
         size = np.abs(matrix).max(axis=1)  # of each entry: small ones count as much as large ones
         factors = np.linalg.lstsq(matrix / size[:, None], target / size)[0]
-        if np.all(np.abs(matrix @ factors - target) <= 1e-9 * size):
-            return front, {n: round(f, 3) for n, f in zip(names, factors) if abs(f) > 1e-6}
+        simple = np.round(2 * factors) / 2  # with other multiples one could fit anything
+        if np.all(np.abs(matrix @ simple - target) <= 1e-9 * size):
+            return front, {name: f for name, f in zip(names, simple.tolist()) if f}
     return None

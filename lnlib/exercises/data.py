@@ -5,7 +5,7 @@ from typing import NamedTuple
 import numpy as np
 
 from ..bugs import BUGS
-from ..layernorm import LayerNormCache, layer_norm_forward
+from ..layernorm import LayerNormCache, layer_norm_backward, layer_norm_forward
 
 
 class Layer(NamedTuple):
@@ -29,16 +29,17 @@ def layer(seed, *shape, spread=1.0):
 
 
 def layers(*shape):
-    """Return {what is special: Layer}: two shapes, and rows in which eps is a part of var + eps."""
+    """Return {what is special: Layer}: three shapes; rows in which eps is a part of var + eps."""
+    *lead, D = shape
     return {
         "ordinary rows": layer(11, *shape),
-        "rows so flat that eps counts": layer(12, *shape, spread=0.004),
-        "longer rows": layer(13, *shape[:-1], shape[-1] + 3),
+        "rows so flat that eps counts": layer(12, *reversed(lead), D, spread=0.004),
+        "another shape": layer(13, *(n + 2 for n in lead), D + 2),
     }
 
 
 def museum(as_cache, outputs=slice(None)):
-    """Return {diagnosis: mistake} with every bug of `lnlib.bugs`.
+    """Return {diagnosis: mistake} with every bug of `lnlib.bugs`, and slips of the keyboard.
 
     Parameters
     ----------
@@ -48,10 +49,61 @@ def museum(as_cache, outputs=slice(None)):
         Which of dx, dgamma, dbeta the exercise asks for.
     """
 
-    def mistake(bug):
-        return lambda dy, *rest: bug.backward(dy, as_cache(*rest))[outputs]
+    def mistake(backward):
+        return lambda dy, *rest: backward(dy, as_cache(*rest))[outputs]
 
-    return {f"{bug.name}. It forgets {bug.forgets}.": mistake(bug) for bug in BUGS}
+    told = {f"{bug.name}. Forgotten: {bug.forgets}.": mistake(bug.backward) for bug in BUGS}
+    return told | {text: mistake(backward) for text, backward in SLIPS.items()}
+
+
+def _dx_with(mean_g, mean_gx):
+    """Return a backward pass whose two means, of one argument, are other functions."""
+
+    def backward(dy, cache):
+        x_hat, rstd, gamma = cache
+        _, dgamma, dbeta = layer_norm_backward(dy, cache)
+        g = gamma * dy
+        return rstd * (g - mean_g(g) - x_hat * mean_gx(g * x_hat)), dgamma, dbeta
+
+    return backward
+
+
+def _both(**options):
+    return _dx_with(*2 * [lambda a: a.mean(**options)])
+
+
+def _rstd_on_the_first(dy, cache):
+    x_hat, rstd, gamma = cache
+    dx, dgamma, dbeta = layer_norm_backward(dy, cache)
+    return dx / rstd + (rstd - 1) * gamma * dy, dgamma, dbeta
+
+
+def _from_g(dy, cache):
+    dx, dgamma, dbeta = layer_norm_backward(dy, cache)
+    return dx, cache.gamma * dgamma, cache.gamma * dbeta
+
+
+def _averaged(dy, cache):
+    dx, dgamma, dbeta = layer_norm_backward(dy, cache)
+    return dx, dgamma * dgamma.size / dy.size, dbeta
+
+
+SLIPS = {  # diagnosis -> backward pass
+    "sums where the two means along the row belong.": _dx_with(
+        *2 * [lambda a: a.sum(axis=-1, keepdims=True)]
+    ),
+    "the first mean is a sum.": _dx_with(
+        lambda a: a.sum(axis=-1, keepdims=True), lambda a: a.mean(axis=-1, keepdims=True)
+    ),
+    "the two means are taken over the sequences (axis 0), not along each row.": _both(axis=0),
+    "the two means are taken over the tokens (axis 1), not along each row.": _both(
+        axis=1, keepdims=True
+    ),
+    "the two means are taken over the whole array, where each row has its own.": _both(),
+    "rstd multiplies the first term only; it belongs to all three.": _rstd_on_the_first,
+    "summed from g = gamma * dy; gamma and beta come after x_hat, so sum dy.": _from_g,
+    "the mean over the rows. The loss is a sum over rows: nothing divides.": _averaged,
+}
 
 
 def dx_terms(dy, x_hat, rstd, gamma):
@@ -73,5 +125,11 @@ def dx_terms(dy, x_hat, rstd, gamma):
         "gamma mean(dy)": gamma * mean(dy),
         "gamma x_hat mean(dy x_hat)": gamma * x_hat * mean(dy * x_hat),
     }
-    fronts = {"rstd * ": rstd, "": 1, "rstd**2 * ": rstd**2, "1/rstd * ": 1 / rstd}
+    fronts = {
+        "rstd * ": rstd,
+        "": 1,
+        "rstd**2 * ": rstd**2,
+        "1/rstd * ": 1 / rstd,
+        "gamma rstd * ": gamma * rstd,
+    }
     return {front: {k: f * a for k, a in terms.items()} for front, f in fronts.items()}

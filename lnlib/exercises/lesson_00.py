@@ -44,7 +44,7 @@ def row_mean(x):
         ),
     },
 )
-def sum_over_rows(dy):
+def shift_backward(dy):
     """Return the gradient of something that was added to every row, (D,)."""
     return dy.sum(axis=(0, 1))
 

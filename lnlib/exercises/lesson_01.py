@@ -14,7 +14,7 @@ def _jacobian(x_hat, rstd, mean_term=1.0, variance_term=1.0):
 
 @exercise(
     "jacobian",
-    lambda: {k: (a.cache.x_hat, a.cache.rstd[0], a.gamma) for k, a in layers(5).items()},
+    lambda: {k: (a.cache.x_hat, a.cache.rstd, a.gamma) for k, a in layers(5).items()},
     {
         "gamma is missing.": lambda x_hat, rstd, gamma: _jacobian(x_hat, rstd),
         "gamma stands on the columns (with j); y_i is gamma_i times x_hat_i, so it belongs to the "
@@ -45,6 +45,24 @@ def _jacobian(x_hat, rstd, mean_term=1.0, variance_term=1.0):
         "neither of the two last terms is divided by D.": lambda x_hat, rstd, gamma: (
             gamma[:, None] * _jacobian(x_hat, rstd, x_hat.size, x_hat.size)
         ),
+        "twice the term through the variance: the 1/2 of the root is missing.": (
+            lambda x_hat, rstd, gamma: gamma[:, None] * _jacobian(x_hat, rstd, variance_term=2)
+        ),
+        "the term through the mean reaches the diagonal only: 1/D stands in every entry.": (
+            lambda x_hat, rstd, gamma: (
+                gamma[:, None]
+                * (_jacobian(x_hat, rstd, mean_term=0) - rstd * np.eye(x_hat.size) / x_hat.size)
+            )
+        ),
+        "x_hat @ x_hat is one number, the sum of squares; the term needs all products "
+        "x_hat_i x_hat_j: np.outer(x_hat, x_hat).": lambda x_hat, rstd, gamma: (
+            gamma[:, None] * rstd * (np.eye(x_hat.size) - (1 + x_hat @ x_hat) / x_hat.size)
+        ),
+        "gamma multiplies the straight route only; it belongs to the whole row of the matrix.": (
+            lambda x_hat, rstd, gamma: (
+                _jacobian(x_hat, rstd) + rstd * (np.diag(gamma) - np.eye(x_hat.size))
+            )
+        ),
         "rstd is missing.": lambda x_hat, rstd, gamma: gamma[:, None] * _jacobian(x_hat, 1.0),
         "x_hat * x_hat is one row of squares; the term needs all products x_hat_i x_hat_j: "
         "np.outer(x_hat, x_hat).": lambda x_hat, rstd, gamma: (
@@ -74,10 +92,13 @@ def jacobian_of_y(x_hat, rstd, gamma):
         "the mean over the sequences is subtracted (axis 0), not that of each row.": lambda dz: (
             dz - dz.mean(axis=0)
         ),
+        "the mean over the tokens is subtracted (axis 1), not that of each row.": lambda dz: (
+            dz - dz.mean(axis=1, keepdims=True)
+        ),
         "one mean of the whole array is subtracted, where each row has its own.": lambda dz: (
             dz - dz.mean()
         ),
-        "dz / D: only entry j was followed, but every z_i moves when x_j does.": lambda dz: (
+        "only dz_j / D is subtracted from dz_j, but every z_i moves when x_j does.": lambda dz: (
             dz - dz / dz.shape[-1]
         ),
     },
@@ -105,6 +126,22 @@ def _length(x):
 
 def _along(a, b):
     return np.sum(a * b, axis=-1, keepdims=True)  # (..., 1)
+
+
+def _unit_length_terms(dy, x):
+    """Return the terms of which dx, right or wrong, may be a sum; see `Exercise.terms`."""
+    r, D = _length(x), x.shape[-1]
+    y = x / r
+    terms = {
+        "dy": dy,
+        "y sum(dy y)": y * _along(dy, y),
+        "y mean(dy y)": y * _along(dy, y) / D,
+        "mean(dy)": dy.mean(axis=-1, keepdims=True) + 0 * y,
+        "sum(dy y)": _along(dy, y) + 0 * y,
+        "dy y y": dy * y * y,
+    }
+    fronts = {"1/r * ": 1 / r, "": 1, "1/r**2 * ": 1 / r**2, "r * ": r}
+    return {front: {k: f * a for k, a in terms.items()} for front, f in fronts.items()}
 
 
 def _rms(x):
@@ -147,9 +184,16 @@ def _rms(x):
             lambda dy, x: (dy - _along(dy, x) / x.shape[-1] * x / (rms := _rms(x)) ** 2) / rms
         ),
         "one length of the whole array, where each row has its own.": lambda dy, x: (
+            (dy - x * _along(dy, x) / np.sum(x * x)) / np.sqrt(np.sum(x * x))
+        ),
+        "one length and one sum of the whole array, where each row has its own.": lambda dy, x: (
             (dy - x * np.sum(dy * x) / np.sum(x * x)) / np.sqrt(np.sum(x * x))
         ),
+        "one sum of dy * y over the whole array, where each row has its own.": lambda dy, x: (
+            (dy - x / _length(x) * np.sum(dy * x / _length(x))) / _length(x)
+        ),
     },
+    terms={"dx": _unit_length_terms},
 )
 def unit_length_backward(dy, x):
     """Return dx for y = x / length of x, rows of (B, T, D)."""

@@ -16,6 +16,12 @@ def _forward(x, gamma, beta, eps, axis=-1, ddof=0, centre=True, rstd=None):
     return gamma * x_hat + beta, x_hat, r
 
 
+def _sum_of_squares(x, gamma, beta, eps):
+    centred = x - x.mean(axis=-1, keepdims=True)
+    rstd = 1 / np.sqrt(np.sum(centred**2, axis=-1, keepdims=True) + eps)
+    return gamma * centred * rstd + beta, centred * rstd, rstd
+
+
 def _varied(**options):
     return lambda x, gamma, beta, eps: _forward(x, gamma, beta, eps, **options)
 
@@ -36,16 +42,20 @@ def _not_centred_before_squaring(x, gamma, beta, eps):
     return gamma * x_hat + beta, x_hat, rstd
 
 
-def _returns_std(x, gamma, beta, eps):
-    y, x_hat, rstd = _forward(x, gamma, beta, eps)
-    return y, x_hat, 1 / rstd
+def _other(change):
+    """Return change(y, x_hat, rstd, gamma), the three outputs."""
+
+    def mistake(x, gamma, beta, eps):
+        return change(*_forward(x, gamma, beta, eps), gamma)
+
+    return mistake
 
 
 @exercise(
     "y x_hat rstd",
     lambda: (
         {k: (a.x, a.gamma, a.beta, 1e-5) for k, a in layers(2, 3, 5).items()}
-        | {"eps = 0.1": (*layers(2, 4, 3)["longer rows"][1:4], 0.1)}
+        | {"eps = 0.1": (*layers(3, 4, 2)["another shape"][1:4], 0.1)}
     ),
     {
         "the variance is divided by D - 1 (ddof = 1); the layer divides by D.": _varied(ddof=1),
@@ -62,18 +72,33 @@ def _returns_std(x, gamma, beta, eps):
         "multiplied by the standard deviation, where x_hat is divided by it.": _varied(
             rstd=lambda var, eps: np.sqrt(var + eps)
         ),
-        "this is the standard deviation; rstd is its reciprocal.": _returns_std,
+        "this is the standard deviation; rstd is its reciprocal.": _other(
+            lambda y, x_hat, rstd, gamma: (y, x_hat, 1 / rstd)
+        ),
+        "this is var + eps; rstd is one over its root.": _other(
+            lambda y, x_hat, rstd, gamma: (y, x_hat, 1 / rstd**2)
+        ),
+        "this is the variance; rstd is 1 / sqrt(var + eps).": lambda x, gamma, beta, eps: (
+            *_forward(x, gamma, beta, eps)[:2],
+            x.var(axis=-1, keepdims=True),
+        ),
+        "gamma is in it already; x_hat is what gamma multiplies.": _other(
+            lambda y, x_hat, rstd, gamma: (y, gamma * x_hat, rstd)
+        ),
+        "the squares are summed and not divided by D.": _sum_of_squares,
         "the mean of x**2, not the variance: centre before you square.": (
             _not_centred_before_squaring
         ),
         "x is divided, but not centred: subtract the mean.": _varied(centre=False),
         "mean and variance over the sequences (axis 0), not along each row.": _varied(axis=0),
+        "mean and variance over all rows (axes 0 and 1), not along each row.": _varied(axis=(0, 1)),
         "mean and variance over the tokens (axis 1), not along each row.": _varied(axis=1),
         "one mean and variance for the whole array, where each row has its own.": _varied(
             axis=(0, 1, 2)
         ),
         "beta is missing.": _other_y(lambda x_hat, gamma, beta: gamma * x_hat),
         "gamma is missing.": _other_y(lambda x_hat, gamma, beta: x_hat + beta),
+        "gamma and beta are missing.": _other_y(lambda x_hat, gamma, beta: x_hat),
         "gamma multiplies beta as well: it must not.": _other_y(
             lambda x_hat, gamma, beta: gamma * (x_hat + beta)
         ),
@@ -92,7 +117,6 @@ def forward_by_hand(x, gamma, beta, eps):
     lambda: {k: (a.dy, *a.cache) for k, a in layers(2, 3, 5).items()},
     museum(LayerNormCache),
     terms={"dx": dx_terms},
-    terms={"dx": lambda dy, y, rstd, gamma, beta: dx_terms(dy, (y - beta) / gamma, rstd, gamma)},
 )
 def backward_by_hand(dy, x_hat, rstd, gamma):
     """Return dx (B, T, D), dgamma (D,) and dbeta (D,)."""
@@ -134,6 +158,7 @@ _right_x_hat = _with_x_hat(lambda y, gamma, beta: (y - beta) / gamma)
         ),
         **museum(lambda y, rstd, gamma, beta: LayerNormCache((y - beta) / gamma, rstd, gamma)),
     },
+    terms={"dx": lambda dy, y, rstd, gamma, beta: dx_terms(dy, (y - beta) / gamma, rstd, gamma)},
 )
 def backward_from_y(dy, y, rstd, gamma, beta):
     """Return dx, dgamma, dbeta from what the layer put out."""

@@ -10,19 +10,19 @@ WRONG = {
         ("return x", "x *= 2; return x", "It changes x in place"),
         ("x.mean", "x.means", "AttributeError in line 3"),
     ],
-    "sum_over_rows": [
+    "shift_backward": [
         ("axis=(0, 1)", "axis=0", "the tokens are not summed"),
         ("axis=(0, 1)", "axis=1", "the sequences are not summed"),
         ("axis=(0, 1)", "axis=-1", "add up the rows"),
         ("axis=(0, 1)", "", "one number"),
         (".sum(", ".mean(", "not divided by B T"),
-        ("axis=(0, 1)", "axis=(0, 1), keepdims=True", "should be (5,)"),
+        ("axis=(0, 1)", "axis=(0, 1), keepdims=True", "shape (1, 1, 5) where (5,) is asked"),
     ],
     "mean_backward": [
         (" / D", "", "1/D of the mean is missing"),
         ("np.repeat(dm, D, axis=-1)", "dm", "must have the shape of x"),
         (" / D", " / (dm.size)", "divided by the number of rows"),
-        (" / D", " * D", "25 for shape (2, 3, 5), 49 for shape (4, 2, 7)"),
-        ("axis=-1", "axis=1", "its shape is"),
+        (" / D", " * D", "25 for D = 5, 49 for D = 7"),
+        ("axis=-1", "axis=1", "shape (2, 15, 1) where (2, 3, 5) is asked"),
     ],
 }

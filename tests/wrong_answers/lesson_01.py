@@ -8,7 +8,7 @@ WRONG = {
         ("axis=-1", "axis=0", "axis 0"),
         ("axis=-1", "axis=(0, 1)", "axes 0 and 1"),
         ("axis=-1, keepdims=True", "", "one mean of the whole array"),
-        (".mean(axis=-1, keepdims=True)", " / dz.shape[-1]", "only entry j was followed"),
+        (".mean(axis=-1, keepdims=True)", " / dz.shape[-1]", "only dz_j / D is subtracted"),
         (", keepdims=True", "", "It stops with ValueError in line 3"),
     ],
     "jacobian_of_y": [
@@ -23,7 +23,7 @@ WRONG = {
         ("rstd * (", "(", "rstd is missing"),
         ("np.outer(x_hat, x_hat)", "x_hat * x_hat", "np.outer"),
         ("rstd * (", "(1 / rstd) * (", "right, but for a factor"),
-        ("gamma[:, None] * J", "(gamma[:, None] * J)[0]", "should be (5, 5)"),
+        ("gamma[:, None] * J", "(gamma[:, None] * J)[0]", "shape (5,) where (5, 5) is asked"),
     ],
     "dx_of_row": [
         ("g - g.mean() -", "g -", "no mean term"),
@@ -46,7 +46,7 @@ WRONG = {
         (")) / length", "))", "1/length is missing in front"),
         ("np.sum(dy * y", "np.sum(dy * x", "one of the two x in the last term"),
         ("(dy - y", "(dy - dy.mean(axis=-1, keepdims=True) - y", "nothing was centred"),
-        (", axis=-1, keepdims=True", "", "one length of the whole array"),
+        (", axis=-1, keepdims=True", "", "one length and one sum of the whole array"),
         ("np.sum(x * x", "np.mean(x * x", "root of their mean"),
         ("np.sum(", "np.mean(", "right for x / root mean square"),
     ],

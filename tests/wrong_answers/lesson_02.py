@@ -17,7 +17,7 @@ WRONG = {
         ("gamma * x_hat + beta", "x_hat + beta", "gamma is missing"),
         ("gamma * x_hat + beta", "gamma * (x_hat + beta)", "gamma multiplies beta"),
         (", keepdims=True", "", "ValueError in line 3"),
-        ("x_hat, rstd", "rstd, x_hat", "should be (2, 3, 1)"),
+        ("x_hat, rstd", "rstd, x_hat", "this is what rstd should be; the order is y, x_hat, rstd"),
         ("return gamma * x_hat + beta, x_hat, rstd", "return gamma * x_hat + beta", "3 are asked"),
         ("rstd = 1 /", "rstd = -1 /", "sign"),
     ],
@@ -43,9 +43,9 @@ WRONG = {
         (
             "rstd * (g",
             "gamma * rstd * (g",
-            "dx: for ordinary rows (shape (2, 3, 5)) the largest error",
+            "gamma rstd * (g - mean(g) - x_hat mean(g x_hat)). Not right in this: what stands",
         ),
-        ("axis=(0, 1)", "axis=0", "its shape is (3, 5), and should be (5,)"),
+        ("axis=(0, 1)", "axis=0", "dgamma, dbeta: shape (3, 5) where (5,) is asked"),
         (
             "return dx, dgamma, dy.sum(axis=(0, 1))",
             "return -dx, dgamma, None",
@@ -59,7 +59,7 @@ WRONG = {
         ("(y - beta) / gamma", "y - beta", "gamma is still in it"),
         ("(y - beta) / gamma", "y / gamma - beta", "take it off first"),
         ("(y - beta)", "(y + beta)", "the sign of beta"),
-        ("g - mean_g", "g", "no mean term"),
+        ("dy, x_hat, rstd", "gamma * dy, x_hat, rstd", "gamma * dy"),
     ],
     "prenorm_backward": [
         ("dz + dx, dgamma", "dx, dgamma", "z contains x itself"),
