@@ -33,6 +33,46 @@ def use_style():
     )
 
 
+def story(jacobian, kept, gradient_errors, output_errors, moved, passes):
+    """Draw the course in six panels: a matrix, three pairs of bars, two sets of curves."""
+    fig, axes = plt.subplots(2, 3, figsize=(15, 8.4))
+    limit = np.abs(jacobian).max()
+    axes[0, 0].imshow(jacobian, cmap="RdBu", vmin=-limit, vmax=limit)
+    axes[0, 0].set(xlabel="the x that moves", ylabel="the output that answers")
+    axes[0, 0].grid(False)
+    bars = (
+        (axes[0, 1], kept, "kept for backward (MiB)"),
+        (axes[1, 1], moved, "values moved per element"),
+        (axes[1, 2], passes, "passes over the data"),
+    )
+    for ax, values, unit in bars:
+        shown = ax.bar(list(values), list(values.values()), 0.6, color=[RED, GREEN])
+        ax.bar_label(shown, fmt="%.0f")
+        ax.set(ylabel=unit, ylim=(0, 1.2 * max(values.values())))
+        ax.grid(axis="x", visible=False)
+    curves = (
+        (axes[0, 2], gradient_errors, (RED, GREEN), "step h"),
+        (axes[1, 0], output_errors, (RED, ORANGE, GREEN), "offset of x (spread 1)"),
+    )
+    for ax, (x, named), colors, xlabel in curves:
+        for (label, values), color, width in zip(named.items(), colors, (5, 3, 2)):
+            shown = np.nan_to_num(values, nan=1e3)  # not finite: at the upper edge
+            ax.loglog(x, shown, "o-", color=color, lw=width, label=label)
+        ax.set(xlabel=xlabel, ylabel="relative error")
+        ax.legend(fontsize=12)
+    questions = (
+        "Who answers whom?",
+        "What must be kept?",
+        "Is the gradient right?",
+        "Where do the digits go?",
+        "What does it cost?",
+        "How few passes?",
+    )
+    for number, (ax, question) in enumerate(zip(axes.flat, questions), start=1):
+        ax.set_title(f"{number:02} · {question}")
+    return fig, axes
+
+
 def computation_graph():
     """Draw the graph of y: boxes for the nodes, arrows for what enters where."""
     fig, ax = plt.subplots(figsize=(11, 3.6))
