@@ -139,8 +139,9 @@ def _describe(output, mine, right, labels, rtol):
             return "right, but for its sign."
         if np.allclose(factors, factors[0]):
             return f"right, but for a factor: it is {factors[0]:.4g} times what it should be."
-        listed = ", ".join(f"{c:.4g} for shape {a.shape}" for a, c in zip(mine, factors))
-        return f"right, but for a factor: {listed}."
+        if any(b.ndim for b in right):  # a single number always is some multiple of the right one
+            listed = ", ".join(f"{c:.4g} for shape {a.shape}" for a, c in zip(mine, factors))
+            return f"right, but for a factor: {listed}."
     fits = [close(a, b, rtol) for a, b in zip(mine, right)]
     passed = [label for label, fit in zip(labels, fits) if fit]
     bad = fits.index(False)
