@@ -81,7 +81,7 @@ def _too_much_moves(function):
         return fine + f"dx is {np.asarray(dx).dtype} where dy is float32: twice the bytes."
     if held > 1.9:
         return fine + (
-            f"{held:.0f} arrays of the size of dy exist at the worst moment, where dx alone would "
+            f"{held:.1f} arrays of the size of dy exist at the worst moment, where dx alone would "
             f"do, and through a cache of 256 KiB go {moved:.0f} values per element, where 3 must. "
             "Something still runs over all rows at once, or the strips are collected first."
         )
