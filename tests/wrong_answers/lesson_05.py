@@ -98,7 +98,7 @@ WRONG = {
         (
             "return dx, dgamma, dbeta",
             "return dx, (dy * x_hat).sum(axis=0), dy.sum(axis=0)",
-            "2.0 arrays of the size of dy exist",
+            "arrays of the size of dy exist at the worst moment",
         ),
         ("    for start", "    rows *= 8\n    for start", "Are the strips longer than rows?"),
     ],
