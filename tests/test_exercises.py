@@ -238,7 +238,7 @@ HOSTILE = {
     "return True": "",
     "return print": "",
     "return np.ma.masked": "",
-    "[a.fill(7) for a in ({given},) if isinstance(a, np.ndarray)]; return {given}": "",
+    "[a.fill(7) for a in [{given}] if isinstance(a, np.ndarray)]; return ({given})": "",
 }
 
 
@@ -256,9 +256,10 @@ def test_check_never_raises(name, body):
 
 @pytest.mark.parametrize("name", EXERCISES)
 def test_check_wants_the_function_and_its_arguments(name):
-    few = {}
-    exec(f"def {name}(): return 0", few)
-    assert "It must take (" in repr(check(few[name])) and check(few[name]).status == "wrong"
+    takes = inspect.signature(EXERCISES[name].right).parameters
+    other = {}
+    exec(f"def {name}({'' if takes else 'something'}): return 0", other)
+    assert "It must take (" in repr(check(other[name])) and check(other[name]).status == "wrong"
     many = named(name, "return 0")
     assert check(functools.wraps(many)(lambda *a: None)).status == "not done yet"
 

@@ -189,7 +189,8 @@ def _verdict(name, function, task, remarks, changed, tried):
         complaint = _told(error, function)
     if complaint:
         return _wrong(name, complaint)
-    return Verdict("right", name, (f"{tried} inputs tried, all within {task.rtol:.0e}.",))
+    many = "1 input tried," if tried == 1 else f"{tried} inputs tried, all"
+    return Verdict("right", name, (f"{many} within {task.rtol:.0e}.",))
 
 
 def _signature_trouble(function, right):

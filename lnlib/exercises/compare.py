@@ -163,7 +163,8 @@ def _describe(task, output, cases, mine, right):
             return "right, but for its sign."
         if np.allclose(factors, factors[0]):
             return f"right, but for a factor: {factors[0]:.4g} times what is asked."
-        if not np.any(np.isclose(factors, 1)):
+        # a single number always is some multiple of the right one
+        if any(b.ndim for b in right) and not np.any(np.isclose(factors, 1)):
             listed = ", ".join(f"{c:.4g} for {label}" for label, c in zip(labels, factors))
             return f"right, but for a factor: {listed}."
     if output in task.terms and (told := _as_sum(task.terms[output], cases, mine, right)):
