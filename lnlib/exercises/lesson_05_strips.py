@@ -116,7 +116,13 @@ def _too_much_moves(function):
         "the sums of the strips are averaged; they are parts of one sum.": _averaged,
         "the first strip only. Is return inside the loop?": _first_strip,
         "one mean for the whole strip, where each row has its own.": _by_strips(_one_mean_a_strip),
-        **museum(lambda x_hat, rstd, gamma, rows: LayerNormCache(x_hat, rstd, gamma)),
+        **{
+            text: mistake
+            for text, mistake in museum(
+                lambda x_hat, rstd, gamma, rows: LayerNormCache(x_hat, rstd, gamma)
+            ).items()
+            if "axis 0" not in text  # here the same as the museum's wrong axis
+        },
     },
     prepare=_unwritten,
     judge=_too_much_moves,

@@ -14,7 +14,7 @@ WRONG = {
             "min(D // width, (thread + 1) * -(-D // width // threads)))",
             "uncoalesced, and slow",
         ),
-        ("D // width, threads)", "D // width, width)", "its shape is"),
+        ("D // width, threads)", "D // width, width)", "is asked"),
         (RIGHT_COLUMNS, "list(range(thread, D, threads))", "the vectors are forgotten"),
         (RIGHT_COLUMNS, "list(vectors)", "the numbers of the vectors"),
         (" + j for vector in vectors for j in range(width)", " for vector in vectors", "alone"),
@@ -40,7 +40,7 @@ WRONG = {
             "in another order",
         ),
         ("vector * width + j", "vector + j", "the largest error is at"),
-        ("D // width, threads", "D // width - 1, threads", "its shape is"),
+        ("D // width, threads", "D // width - 1, threads", "is asked"),
         ("D // width", "D", "a row has D // width of them"),
     ],
     "normalise_in_a_warp": [

@@ -1,0 +1,140 @@
+"""Say in words how an array differs from the right one, where no known mistake explains it."""
+
+import numpy as np
+
+
+def close(a, b, rtol):
+    """Whether two arrays agree in shape, and to rtol of the largest entry in each row."""
+    if a.shape != b.shape:
+        return False
+    if b.dtype == bool:
+        return bool(np.all(a == b))
+    size = np.abs(b).max(axis=-1, keepdims=True, initial=0) if b.ndim else np.abs(b)
+    agree = (np.abs(a - b) <= rtol * size) | (a == b) | (np.isnan(a) & np.isnan(b))
+    return bool(np.all(agree))
+
+
+def describe(output, mine, right, labels, terms, rtol):
+    """Describe an output that is wrong.
+
+    Parameters
+    ----------
+    output : str
+        Its name.
+    mine, right : list of ndarray
+        What came and what should have come, in every case.
+    labels : list of str
+        What is special about each case.
+    terms : list of dict, or None
+        For each case, front -> {term: array}; see `Exercise`.
+    rtol : float
+
+    Returns
+    -------
+    str
+    """
+    if trouble := shape_trouble(mine, right):
+        return trouble
+    fits = [close(a, b, rtol) for a, b in zip(mine, right)]
+    told = None
+    if right[0].dtype != bool:
+        told = None if any(fits) else _as_multiple(mine, right, labels, rtol)
+        told = told or (_as_sum(terms, mine, right) if terms else None)
+    return told or _largest_error(output, mine, right, labels, fits, rtol)
+
+
+def shape_trouble(mine, right):
+    """Say what is wrong with the shape, or return None."""
+    for a, b in zip(mine, right):
+        if a.shape != b.shape:
+            kept = b.squeeze().shape == a.squeeze().shape and a.ndim < b.ndim
+            hint = " An axis of length 1 is missing: keepdims=True keeps it." if kept else ""
+            return f"shape {a.shape} where {b.shape} is asked.{hint}"
+    return None
+
+
+def _factor(a, b, rtol):
+    """Return c if a is c times b, else nan."""
+    factor = np.vdot(b, a) / np.vdot(b, b)
+    return factor if np.isfinite(factor) and close(a, factor * b, rtol) else np.nan
+
+
+def _as_multiple(mine, right, labels, rtol):
+    """Say which multiple of the right output this is in every case, or return None."""
+    if not any(map(np.any, mine)):
+        return "zero everywhere."
+    factors = [_factor(a, b, rtol) for a, b in zip(mine, right)]
+    if np.allclose(factors, -1):
+        return "right, but for its sign."
+    if np.allclose(factors, factors[0]):
+        return f"right, but for a factor: {factors[0]:.4g} times what is asked."
+    # a single number always is some multiple of the right one
+    if np.all(np.isfinite(factors)) and any(b.ndim for b in right):
+        listed = ", ".join(f"{c:.4g} for {label}" for label, c in zip(labels, factors))
+        return f"right, but for a factor: {listed}."
+    return None
+
+
+def _largest_error(output, mine, right, labels, fits, rtol):
+    """Say which cases are right and where the largest error of the first wrong one is."""
+    passed = [label for label, fit in zip(labels, fits) if fit]
+    bad = fits.index(False)
+    a, b = mine[bad], right[bad]
+    listed = ", for ".join(passed) if len(passed) < 4 else f"{len(passed)} of {len(fits)} inputs"
+    text = f"right for {listed}, but for {labels[bad]}" if passed else f"for {labels[bad]}"
+    if not b.ndim:
+        return f"{text}: {_told_apart(a[()], b[()])}"
+    if b.dtype != bool and np.isfinite(factor := _factor(a, b, rtol)):
+        return f"{text} it is {factor:.4g} times what is asked."
+    size = np.abs(b).max(axis=-1, keepdims=True, initial=0)
+    error = np.abs(a - b * 1.0) / np.where(size > 0, size, 1)
+    at = np.unravel_index(np.argmax(np.where(np.isnan(error), np.inf, error)), error.shape)
+    place = f"{output}[{', '.join(map(str, at))}]"
+    text += f" (shape {b.shape}) the largest error is at {place}: {_told_apart(a[at], b[at])}"
+    if error[at] < 1e-5:
+        text += f" All errors are below {10 ** np.ceil(np.log10(error[at])):.0e} of the row's largest."
+        if error[at] > 1e-9:
+            text += " Was something rounded to float32, or an eps added?"
+    return text
+
+
+def _told_apart(a, b):
+    """Write two numbers with as many digits as it takes to see that they differ."""
+    if isinstance(b, np.bool_):
+        return f"{bool(a) if a in (0, 1) else a} where {b} is right."
+    a = 0.0 if abs(a) <= 1e-12 * abs(b) else a
+    texts = ((f"{a:.{digits}g}", f"{b:.{digits}g}") for digits in (4, 8, 12, 17))
+    mine, right = next((pair for pair in texts if pair[0] != pair[1]), (a, b))
+    return f"{mine} where {right} is right."
+
+
+def _as_sum(terms, mine, right):
+    """Say which sum of the exercise's terms an output is and what is wrong with it, or None."""
+    one, other = (_fit(terms, values) for values in (mine, right))
+    if one is None or one == other:
+        return None
+    (front, factors), (right_front, right_factors) = one, other
+    written = " ".join(
+        f"{'-' if f < 0 else '+'} {'' if abs(f) == 1 else f'{abs(f):g} '}{name}"
+        for name, f in factors.items()
+    )
+    differ = [name for name, f in factors.items() if right_factors.get(name) != f]
+    differ += ["what stands in front"] * (front != right_front)
+    missing = len(right_factors.keys() - factors.keys())
+    text = f"it is {front}({written.removeprefix('+ ')})."
+    text += f" Not right in this: {', '.join(differ)}." if differ else ""
+    return text + (f" Missing: {missing} term{'s' * (missing > 1)}." if missing else "")
+
+
+def _fit(terms, values):
+    """Return front and {term: factor} of a sum that equals values in every case, or None."""
+    target = np.concatenate([a.ravel() for a in values])
+    for front, names in terms[0].items() if np.all(np.isfinite(target)) else ():
+        columns = [np.concatenate([one[front][name].ravel() for one in terms]) for name in names]
+        matrix = np.transpose(columns)
+        size = np.abs(matrix).max(axis=1)  # of each entry: small ones count as much as large ones
+        factors = np.linalg.lstsq(matrix / size[:, None], target / size)[0]
+        simple = np.round(2 * factors) / 2  # with other multiples one could fit anything
+        if np.all(np.abs(matrix @ simple - target) <= 1e-9 * size):
+            return front, {name: f for name, f in zip(names, simple.tolist()) if f}
+    return None
