@@ -33,7 +33,7 @@ class Exercise(NamedTuple):
     mistakes : dict of str to callable
         What is wrong, in words -> a function that does it wrong.
     rtol : float
-        How far from right is still right, relative to the largest entry of the row.
+        How far from right is still right, relative to the largest entry of the row; 0 for bool.
     prepare : callable
         Turns what the learner wrote into a function of the arguments: kernels are compiled here.
     judge : callable
@@ -169,7 +169,8 @@ def _verdict(name, function, task, remarks, changed, tried):
         complaint = _told(error, function)
     if complaint:
         return _wrong(name, complaint)
-    return Verdict("right", name, (f"{tried} inputs tried, all within {task.rtol:.0e}.",))
+    within = f"within {task.rtol:.0e}" if task.rtol else "as they should be"
+    return Verdict("right", name, (f"{tried} inputs tried, all {within}.",))
 
 
 def _signature_trouble(function, right):

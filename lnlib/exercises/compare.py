@@ -44,13 +44,15 @@ def _array(value, name):
     array = np.asarray(value)
     if array.dtype.kind not in "biufc":
         raise BadResult(f"returns a {type(value).__name__} for {name}, not numbers")
-    return array.astype(np.float64 if array.dtype.kind in "biu" else array.dtype)  # a copy
+    return array.astype(np.float64 if array.dtype.kind in "iu" else array.dtype)  # a copy
 
 
 def close(a, b, rtol):
     """Whether two arrays agree in shape, and to rtol of the largest entry in each row."""
     if a.shape != b.shape:
         return False
+    if b.dtype == bool:
+        return bool(np.all(a == b))
     size = np.abs(b).max(axis=-1, keepdims=True, initial=0) if b.ndim else np.abs(b)
     agree = (np.abs(a - b) <= rtol * size) | (a == b) | (np.isnan(a) & np.isnan(b))
     return bool(np.all(agree))
@@ -104,11 +106,23 @@ def compare(task, cases, results):
             remarks[output] = _type_trouble(mine[k], right[k])
         else:
             one = [text for text, theirs in known.items() if same(mine[k], theirs[k])]
-            found = whole or one
+            found = whole or one or _only_one(mine[k], right[k], known, k, task.rtol)
             remarks[output] = (
                 found[0] if found else _describe(output, mine[k], right[k], list(cases), task.rtol)
             )
     return remarks
+
+
+def _only_one(mine, right, known, k, rtol):
+    """Return the mistake that alone explains the first array that is wrong, or nothing.
+
+    For two mistakes at once, of which one does not show there; a single number proves too little.
+    """
+    bad = next(i for i, (a, b) in enumerate(zip(mine, right)) if not close(a, b, rtol))
+    if right[bad].size < 2 or not np.all(np.isfinite(mine[bad])):
+        return []
+    found = [text for text, theirs in known.items() if close(mine[bad], theirs[k][bad], rtol)]
+    return found if len(found) == 1 else []
 
 
 def _where(done, *columns):
@@ -131,29 +145,42 @@ def _describe(output, mine, right, labels, rtol):
             kept = b.squeeze().shape == a.squeeze().shape and a.ndim < b.ndim
             hint = " An axis of length 1 is missing: keepdims=True keeps it." if kept else ""
             return f"its shape is {a.shape}, and should be {b.shape}.{hint}"
-    if not any(map(np.any, mine)):
+    truth = right[0].dtype == bool
+    if not truth and not any(map(np.any, mine)):
         return "it is zero everywhere."
-    factors = [np.vdot(b, a) / np.vdot(b, b) for a, b in zip(mine, right)]
-    if all(close(a, c * b, rtol) for a, b, c in zip(mine, right, factors)):
+    factors = [np.nan if truth else np.vdot(b, a) / np.vdot(b, b) for a, b in zip(mine, right)]
+    fits = [close(a, b, rtol) for a, b in zip(mine, right)]
+    proportional = all(close(a, c * b, rtol) for a, b, c in zip(mine, right, factors))
+    if proportional and np.all(np.isfinite(factors)) and not any(fits):
         if np.allclose(factors, -1):
             return "right, but for its sign."
         if np.allclose(factors, factors[0]):
             return f"right, but for a factor: it is {factors[0]:.4g} times what it should be."
         listed = ", ".join(f"{c:.4g} for shape {a.shape}" for a, c in zip(mine, factors))
         return f"right, but for a factor: {listed}."
-    fits = [close(a, b, rtol) for a, b in zip(mine, right)]
     passed = [label for label, fit in zip(labels, fits) if fit]
     bad = fits.index(False)
     a, b = mine[bad], right[bad]
-    text = f"right for {', for '.join(passed)}, but for {labels[bad]}"
+    listed = ", for ".join(passed) if len(passed) < 4 else f"{len(passed)} of {len(fits)} inputs"
+    text = f"right for {listed}, but for {labels[bad]}"
     text = text if passed else f"for {labels[bad]}"
     if not b.ndim:
-        return f"{text} it is {a[()]:.4g}, and should be {b[()]:.4g}."
+        return f"{text} it is {_shown(a[()], b[()])}."
     size = np.abs(b).max(axis=-1, keepdims=True, initial=0)
-    error = np.abs(a - b) / np.where(size > 0, size, 1)
+    error = np.abs(a - b * 1.0) / np.where(size > 0, size, 1)
     at = np.unravel_index(np.argmax(np.where(np.isnan(error), np.inf, error)), error.shape)
     place = f"{output}[{', '.join(map(str, at))}]"
-    return (
-        f"{text} (shape {b.shape}) the largest error is at {place}: it is {a[at]:.4g}, "
-        f"and should be {b[at]:.4g}."
-    )
+    text = f"{text} (shape {b.shape}) the largest error is at {place}: it is "
+    return f"{text}{_shown(a[at], b[at], error[at])}."
+
+
+def _shown(a, b, error=None):
+    """Say what a is and what it should be, with four digits or with the error if these agree."""
+    if isinstance(b, np.bool_):
+        return f"{bool(a) if a in (0, 1) else a}, and should be {b}"
+    text, other = f"{a * 1.0:.4g}", f"{b * 1.0:.4g}"
+    if text != other:
+        return f"{text}, and should be {other}"
+    if error is None:
+        return f"{text}, which is off by {abs(a - b) / abs(b):.0e} of itself"
+    return f"{text}, which is off by {error:.0e} of the largest in its row"
