@@ -45,7 +45,7 @@ class Exercise(NamedTuple):
         An output -> a function of the arguments that returns {front: {term: array}}. A wrong
         output that is front * (a sum of multiples of the terms) is told as such a sum.
     rtol : float
-        How far from right is still right, relative to the largest entry of the row.
+        How far from right is still right, relative to the largest entry of the row; 0 for bool.
     prepare : callable
         Turns what the learner wrote into a function of the arguments: kernels are compiled here.
     judge : callable
@@ -190,7 +190,8 @@ def _verdict(name, function, task, remarks, changed, tried):
     if complaint:
         return _wrong(name, complaint)
     many = "1 input tried," if tried == 1 else f"{tried} inputs tried, all"
-    return Verdict("right", name, (f"{many} within {task.rtol:.0e}.",))
+    within = f"within {task.rtol:.0e}" if task.rtol else "as they should be"
+    return Verdict("right", name, (f"{many} {within}.",))
 
 
 def _signature_trouble(function, right):

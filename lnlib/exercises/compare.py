@@ -102,7 +102,9 @@ def compare(task, cases, results):
                 asked = ", ".join(task.outputs)
                 remarks[output] = f"this is what {others[0]} should be; the order is {asked}."
             elif text:
-                trouble = shape_trouble(mine[k], known[text][k]) and shape_trouble(mine[k], right[k])
+                trouble = shape_trouble(mine[k], known[text][k]) and shape_trouble(
+                    mine[k], right[k]
+                )
                 remarks[output] = f"{text} Also: {trouble}" if trouble else text
             else:
                 terms_of = task.terms.get(output)
@@ -139,7 +141,9 @@ def _known_mistake(k, mine, right, known, done, rtol):
         return text, fits[text]
     bad = next(i for i, (a, b) in enumerate(zip(mine[k], right[k])) if not close(a, b, rtol))
     if right[k][bad].size > 1 and np.all(np.isfinite(mine[k][bad])):  # one number proves little
-        found = [text for text, theirs in known.items() if close(mine[k][bad], theirs[k][bad], rtol)]
+        found = [
+            text for text, theirs in known.items() if close(mine[k][bad], theirs[k][bad], rtol)
+        ]
         return (found[0] if len(found) == 1 else None), False
     return None, False
 

@@ -92,7 +92,9 @@ def _largest_error(output, mine, right, labels, fits, rtol):
     place = f"{output}[{', '.join(map(str, at))}]"
     text += f" (shape {b.shape}) the largest error is at {place}: {_told_apart(a[at], b[at])}"
     if error[at] < 1e-5:
-        text += f" All errors are below {10 ** np.ceil(np.log10(error[at])):.0e} of the row's largest."
+        text += (
+            f" All errors are below {10 ** np.ceil(np.log10(error[at])):.0e} of the row's largest."
+        )
         if error[at] > 1e-9:
             text += " Was something rounded to float32, or an eps added?"
     return text

@@ -85,7 +85,11 @@ WRONG = {
         ("np.empty_like(dy)", "np.zeros_like(dy[: len(dy) // rows * rows])", "ValueError"),
         ("    return", "        return", "dx, dgamma, dbeta: the first strip only"),
         ("x_hat[strip]", "x_hat[:rows]", "ValueError in line 8"),
-        ("dbeta += more_dbeta", "dbeta += more_dbeta / rows", "for a last strip that is shorter, where it is 0.25 times what is asked"),
+        (
+            "dbeta += more_dbeta",
+            "dbeta += more_dbeta / rows",
+            "for a last strip that is shorter, where it is 0.25 times what is asked",
+        ),
         ("(dy[strip], cache)", "(dy[strip] * gamma, cache)", "dx: "),
         ("dx[strip]", "dx", "shape (3, 5) where (11, 5) is asked"),
         ("np.empty_like(dy)", "np.empty(dy.shape)", "dx is float64 where dy is float32"),
