@@ -80,7 +80,7 @@ def on_all_rows_in_place(dy, x_hat, rstd, gamma, rows):
 @pytest.mark.parametrize(
     "function, said",
     [
-        (with_one_buffer, ": right\n"),
+        (with_one_buffer, ": right "),
         (collected, "arrays of the size of dy exist at the worst moment"),
         (on_all_rows_in_place, "values per element, where 3 must. Are the strips"),
     ],

@@ -107,7 +107,7 @@ def test_readme_and_map_list_the_lesson(path):
 def test_lesson_asserts_and_draws(path):
     cells = code_cells(path)
     short = path == LESSONS[0]
-    assert sum("assert " in cell.source for cell in cells) >= (8 if short else 10)
+    assert sum("assert " in cell.source for cell in cells) >= (7 if short else 10)
     pictures = [o for cell in cells for o in cell.outputs if "image/png" in o.get("data", {})]
     assert len(pictures) >= (2 if short else 4)
     for cell in cells:

@@ -103,7 +103,8 @@ def _largest_error(output, mine, right, labels, fits, rtol):
 def _told_apart(a, b):
     """Write two numbers with as many digits as it takes to see that they differ."""
     if isinstance(b, np.bool_):
-        return f"{bool(a) if a in (0, 1) else a} where {b} is right."
+        shown = bool(a) if a in (0, 1) else f"{a:.4g}"
+        return f"{shown} where {b} is right."
     a = 0.0 if abs(a) <= 1e-12 * abs(b) else a
     texts = ((f"{a:.{digits}g}", f"{b:.{digits}g}") for digits in (4, 8, 12, 17))
     mine, right = next((pair for pair in texts if pair[0] != pair[1]), (a, b))

@@ -7,7 +7,7 @@ WRONG = {
         (
             "np.max(np.abs(computed - ",
             "np.nanmax(np.abs(computed - ",
-            "but for a NaN in computed it is True",
+            "but for a NaN in computed: True",
         ),
         ("np.max(np.abs", "np.nanmax(np.abs", "a NaN is left out"),
         (
@@ -44,12 +44,12 @@ WRONG = {
         ("<= rtol", "<= 1e-8", "rtol is not used"),
         ("error <= rtol", "error >= rtol", "True where the error is large"),
         ("np.abs(measured))", "np.abs(measured), axis=-1)", "ValueError in line 4"),
-        ("bool(error <= rtol)", "error", "and should be True"),
-        ("bool(error <= rtol)", "True", "one entry that is too large it is True, and should be"),
+        ("bool(error <= rtol)", "error", "where True is right"),
+        ("bool(error <= rtol)", "True", "one entry that is too large: True where"),
         (
             "bool(error <= rtol)",
             "bool(np.isfinite(computed).all() and not error > rtol)",
-            "right for 13 of 14 inputs, but for a NaN in measured it is True, and should be False",
+            "right for 13 of 14 inputs, but for a NaN in measured: True where False",
         ),
     ],
     "central_difference": [
@@ -78,9 +78,9 @@ WRONG = {
             "not put back",
         ),
         ("x.copy(), x.copy()", "x, x.copy()", "changes x in place"),
-        ("x.copy(), x.copy()", "(x.copy(),) * 2", "it is nan"),
+        ("x.copy(), x.copy()", "(x.copy(),) * 2", "nan where"),
         ("np.empty_like(x)", "np.empty(x.size)", "IndexError in line 8"),
-        ("return gradient", "return gradient.ravel()", "its shape is (12,), and should be (3, 4)"),
+        ("return gradient", "return gradient.ravel()", "shape (12,) where (3, 4) is asked"),
         (
             "minus[index])\n",
             "minus[index])\n        x[index] += h; x[index] -= 2 * h; x[index] += h\n",
@@ -123,7 +123,7 @@ WRONG = {
         ),
         ("x.astype(complex)", "x.copy()", "is it x.astype(complex) that moves?"),
         (".imag / h", ".imag / 1j / h", "zero everywhere. A real array drops"),
-        ("np.empty_like(x)", "np.empty(x.shape, complex)", "it is complex, and should be real"),
+        ("np.empty_like(x)", "np.empty(x.shape, complex)", "complex numbers where real"),
         ("f(moved).imag", "(f(x + 1e-6) - f(x - 1e-6))", "the largest error is at gradient["),
         (
             "moved[index] += 1j * h\n        gradient[index] = f(moved).imag / h",
@@ -152,7 +152,7 @@ WRONG = {
         ("dy - c", "dy + c", "the sign"),
         ("dy, axis=-1, keepdims=True", "dy", "every row"),
         ("return dy - c * gamma", "return gamma * (dy - c * gamma)", "asks for dy"),
-        ("return dy - c * gamma", "return 0 * dy", "it is zero everywhere"),
+        ("return dy - c * gamma", "return 0 * dy", "zero everywhere"),
         (", keepdims=True", "", "ValueError in line 4"),
         ("return dy - c * gamma", "dy -= c * gamma\n    return dy", "changes dy in place"),
     ],

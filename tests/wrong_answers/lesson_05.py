@@ -88,7 +88,7 @@ WRONG = {
         (
             "dbeta += more_dbeta",
             "dbeta += more_dbeta / rows",
-            "for a last strip that is shorter, where it is 0.25 times what is asked",
+            "for a last strip that is shorter it is 0.25 times what is asked",
         ),
         ("(dy[strip], cache)", "(dy[strip] * gamma, cache)", "dx: "),
         ("dx[strip]", "dx", "shape (3, 5) where (11, 5) is asked"),
