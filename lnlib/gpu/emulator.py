@@ -24,7 +24,6 @@ from . import passes
 
 FOLDER = Path(__file__).parent
 BLOCKS = 3  # of the backward pass: few, so that each has several rows
-SECONDS = 300
 
 
 class EmulationError(RuntimeError):
@@ -153,7 +152,10 @@ def _machine(order, source, counts):
     )
 
 
-def _run(order, source, counts, kernel, blocks, threads, shared_bytes, inputs, outputs, numbers):
+def _run(
+    order, source, counts, kernel, blocks, threads, shared_bytes, inputs, outputs, numbers,
+    seconds=300,
+):  # fmt: skip
     """Launch a kernel: put its arrays into a file, let the program change it, take the outputs."""
     program = _build(source, kernel, len(inputs) + len(outputs) + len(numbers))
     words, first = [], 0
@@ -167,10 +169,10 @@ def _run(order, source, counts, kernel, blocks, threads, shared_bytes, inputs, o
         launch = [program, file.name, blocks, threads, shared_bytes, order, *words]
         try:
             done = subprocess.run(
-                [str(word) for word in launch], capture_output=True, text=True, timeout=SECONDS
+                [str(word) for word in launch], capture_output=True, text=True, timeout=seconds
             )
         except subprocess.TimeoutExpired:
-            raise EmulationError(f"{kernel} has not returned after {SECONDS} seconds") from None
+            raise EmulationError(f"{kernel} has not returned after {seconds} seconds") from None
         if done.returncode < 0:
             name = signal.Signals(-done.returncode).name
             raise EmulationError(
