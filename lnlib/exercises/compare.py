@@ -145,15 +145,22 @@ def _describe(output, mine, right, labels, rtol):
     passed = [label for label, fit in zip(labels, fits) if fit]
     bad = fits.index(False)
     a, b = mine[bad], right[bad]
-    text = f"right for {', for '.join(passed)}, but for {labels[bad]}"
+    where = ", for ".join(passed) if len(passed) < 4 else f"{len(passed)} of {len(fits)} inputs"
+    text = f"right for {where}, but for {labels[bad]}"
     text = text if passed else f"for {labels[bad]}"
     if not b.ndim:
-        return f"{text} it is {a[()]:.4g}, and should be {b[()]:.4g}."
+        return f"{text} it is {_two(a[()], b[()])}."
     size = np.abs(b).max(axis=-1, keepdims=True, initial=0)
     error = np.abs(a - b) / np.where(size > 0, size, 1)
     at = np.unravel_index(np.argmax(np.where(np.isnan(error), np.inf, error)), error.shape)
     place = f"{output}[{', '.join(map(str, at))}]"
-    return (
-        f"{text} (shape {b.shape}) the largest error is at {place}: it is {a[at]:.4g}, "
-        f"and should be {b[at]:.4g}."
-    )
+    return f"{text} (shape {b.shape}) the largest error is at {place}: it is {_two(a[at], b[at])}."
+
+
+def _two(is_, should_be):
+    """Write two numbers with as many digits as it takes to tell them apart."""
+    for digits in (4, 8, 12):
+        a, b = f"{is_:.{digits}g}", f"{should_be:.{digits}g}"
+        if a != b:
+            break
+    return f"{a}, and should be {b}"
