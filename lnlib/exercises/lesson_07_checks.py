@@ -8,23 +8,14 @@ from ..gradcheck import gradcheck
 from ..trace import trace, traffic
 from .checker import exercise
 from .data import layer
-from .lesson_07 import WRONG_DGAMMA, WRONG_DX, rms_backward, rms_forward
+from .lesson_07 import WRONG_BACKWARD, rms_backward, rms_forward
 
 # ---- 7.4 -----------------------------------------------------------------------------------------
 
 
-def _wrong(text):
-    """Return a wrong backward pass: the first known mistake whose text starts like that."""
-
-    def backward(dy, x_hat, rstd, gamma):
-        dx, dgamma = rms_backward(dy, x_hat, rstd, gamma)
-        for known, dx_of in WRONG_DX.items():
-            if known.startswith(text):
-                return dx_of(gamma * dy, x_hat, rstd, gamma), dgamma
-        (dgamma_of,) = (f for known, f in WRONG_DGAMMA.items() if known.startswith(text))
-        return dx, dgamma_of(dy, x_hat, gamma)
-
-    return backward
+def _wrong(start):
+    """Return the wrong backward pass whose diagnosis starts like that."""
+    return next(f for text, f in WRONG_BACKWARD.items() if text.startswith(start))
 
 
 def _gemma_forward(x, gamma, eps):

@@ -5,6 +5,7 @@ layernorm.cu, so that it can use what stands there. In the right answers and in 
 `Launch` comes where the stub has the head.
 """
 
+from types import SimpleNamespace
 from typing import NamedTuple
 
 import numpy as np
@@ -13,7 +14,7 @@ from ..gpu import emulator, passes
 from .checker import NotChecked, exercise
 from .compare import BadResult
 from .data import layer
-from .lesson_07 import WRONG_DX, rms_backward, rms_forward
+from .lesson_07 import WRONG_BACKWARD, rms_backward, rms_forward, wrong_dgamma
 
 FORWARD_HEAD = """template <int THREADS, int VECTORS, int WIDTH>
 __global__ void __launch_bounds__(THREADS) rms_forward(
@@ -91,15 +92,14 @@ def _prepared(run, head):
     return prepare
 
 
-def _bytes_trouble(run, head, launches, values):
-    """Judge a kernel by the bytes that it loads and stores; values: {name: loaded or stored}."""
+def _bytes_judge(run, head, names, **once):
+    """Judge a kernel by its traffic; once: {array: what may happen to each byte only once}."""
 
     def judge(function):
-        launch, counts = launches()["rows of 1000"][0], {}
+        (launch,), counts = _launches(names)["rows of 1000"], {}
         run(function(head), launch, counts)
-        size = launch.inputs["x"].nbytes
-        for name, way in values.items():
-            times = getattr(counts[name], way) / size
+        for name, way in once.items():
+            times = getattr(counts[name], way) / launch.inputs["x"].nbytes
             if times > 1.1:
                 return (
                     f"The numbers are right, but {name} is {way} {times:.3g} times. Once is "
@@ -109,21 +109,23 @@ def _bytes_trouble(run, head, launches, values):
     return judge
 
 
-def _launches(names, eps=(1e-5, 0.1, 1e-5)):
+def _launches(names):
     """Return {what is special: (Launch,)}: 5 rows, 2 warps, with padding, and vectors of one."""
-    shapes = {"rows of 1000": (4, 4, 1000), "rows of 148": (4, 4, 148), "rows of 201": (4, 1, 201)}
     launches = {}
-    for k, (label, (vectors, width, D)) in enumerate(shapes.items()):
-        a = layer(91 + k, 5, D)
-        _, _, rstd = rms_forward(a.x, a.gamma, eps[k])
-        arrays = {"x": a.x, "dy": a.dy, "gamma": a.gamma, "rstd": rstd}
+    for D, width, eps in ((1000, 4, 1e-5), (148, 4, 0.1), (201, 1, 1e-5)):
+        a = layer(D, 5, D)
+        arrays = a._asdict() | {"rstd": rms_forward(a.x, a.gamma, eps)[2]}
         inputs = {name: arrays[name].astype(np.float32) for name in names}
-        launches[label] = (Launch(64, vectors, width, inputs, eps[k]),)
+        launches[f"rows of {D}"] = (Launch(64, 4, width, inputs, eps),)
     return launches
 
 
+# The mistakes below are functions of one argument: the launch's arrays in float64, D, and `launch`.
+
+
 def _wide(launch):
-    return {name: array.astype(np.float64) for name, array in launch.inputs.items()}
+    arrays = {name: array.astype(np.float64) for name, array in launch.inputs.items()}
+    return SimpleNamespace(**arrays, D=arrays["x"].shape[1], launch=launch)
 
 
 def _parts(values, launch, threads):
@@ -135,175 +137,139 @@ def _parts(values, launch, threads):
 # ---- 7.7 -----------------------------------------------------------------------------------------
 
 
-def _forward_launches():
-    return _launches(("x", "gamma"))
-
-
 def _forward(change):
-    """Return a wrong forward pass: change(x, gamma, eps, D, launch) returns y and rstd."""
+    """Return a forward pass with change(a) for y and rstd; a also has eps and the right rstd."""
 
     def mistake(head):
         a = _wide(head)
-        return change(a["x"], a["gamma"], head.eps, a["x"].shape[1], head)
+        a.eps, a.rstd = head.eps, rms_forward(a.x, a.gamma, head.eps)[2]
+        return change(a)
 
     return mistake
 
 
-def _scaled(x, gamma, square, eps=0.0):
-    r = 1 / np.sqrt(square + eps)  # (N, 1), or (N, D) where threads disagree
-    return gamma * x * r, r[:, :1]
+def _divided_by_root_of(square):
+    """Take square(a), (N, 1) or (N, D), for the mean square plus eps."""
+    return _forward(lambda a: (a.gamma * a.x / np.sqrt(square(a)), 1 / np.sqrt(square(a))[:, :1]))
 
 
-def _only(threads):
-    return _forward(
-        lambda x, gamma, eps, D, launch: _scaled(x, gamma, _parts(x * x, launch, threads) / D, eps)
-    )
+def _is_layer_norm(a):
+    z, r = a.x - a.x.mean(axis=1)[:, None], 1 / np.sqrt(a.x.var(axis=1) + a.eps)[:, None]
+    return a.gamma * z * r, r
+
+
+FORWARD_INPUTS = ("x", "gamma")
 
 
 @exercise(
     "y rstd",
-    _forward_launches,
+    lambda: _launches(FORWARD_INPUTS),
     {
-        "this is LayerNorm: RMSNorm subtracts no mean.": _forward(
-            lambda x, gamma, eps, D, launch: _scaled(
-                x - x.mean(axis=1)[:, None], gamma, x.var(axis=1)[:, None], eps
-            )
+        "this is LayerNorm: RMSNorm subtracts no mean.": _forward(_is_layer_norm),
+        "the sum of the squares is not divided by D.": _divided_by_root_of(
+            lambda a: np.sum(a.x**2, axis=1)[:, None] + a.eps
         ),
-        "the sum of the squares is not divided by D.": _forward(
-            lambda x, gamma, eps, D, launch: _scaled(x, gamma, np.sum(x * x, axis=1)[:, None], eps)
+        "the sum, not the sum of squares, is under the root.": _divided_by_root_of(
+            lambda a: a.x.mean(axis=1)[:, None] + a.eps
         ),
-        "the sum, not the sum of squares, is under the root.": _forward(
-            lambda x, gamma, eps, D, launch: _scaled(x, gamma, x.mean(axis=1)[:, None], eps)
+        "every thread has only its own part of the sum: block_sum adds them up.": (
+            _divided_by_root_of(lambda a: _parts(a.x**2, a.launch, 1) / a.D + a.eps)
         ),
-        "every thread has only its own part of the sum: block_sum adds them up.": _only(1),
-        "every warp has only its own part of the sum: block_sum adds them up.": _only(32),
-        "eps is missing.": _forward(
-            lambda x, gamma, eps, D, launch: _scaled(x, gamma, np.mean(x * x, axis=1)[:, None])
+        "every warp has only its own part of the sum: block_sum adds them up.": (
+            _divided_by_root_of(lambda a: _parts(a.x**2, a.launch, 32) / a.D + a.eps)
         ),
-        "gamma is missing.": _forward(
-            lambda x, gamma, eps, D, launch: rms_forward(x, 1.0, eps)[::2]
-        ),
+        "eps is missing.": _divided_by_root_of(lambda a: np.mean(a.x**2, axis=1)[:, None]),
+        "gamma is missing.": _forward(lambda a: (a.x * a.rstd, a.rstd)),
         "the mean is subtracted from x. Here nothing is centred.": _forward(
-            lambda x, gamma, eps, D, launch: (
-                rms_forward(x, gamma, eps)[2] * gamma * (x - x.mean(axis=1)[:, None]),
-                rms_forward(x, gamma, eps)[2],
-            )
+            lambda a: (a.gamma * (a.x - a.x.mean(axis=1)[:, None]) * a.rstd, a.rstd)
         ),
         "every block works on row 0: its own begins at blockIdx.x * vectors.": _forward(
-            lambda x, gamma, eps, D, launch: rms_forward(x[:1] + 0 * x, gamma, eps)[::2]
+            lambda a: (a.gamma * a.x[:1] * a.rstd[:1] + 0 * a.x, a.rstd[:1] + 0 * a.rstd)
         ),
-        "rstd is missing: this is gamma * x.": _forward(
-            lambda x, gamma, eps, D, launch: (gamma * x, rms_forward(x, gamma, eps)[2])
-        ),
+        "rstd is missing: this is gamma * x.": _forward(lambda a: (a.gamma * a.x, a.rstd)),
         "this is the root of the mean square; rstd is its reciprocal.": _forward(
-            lambda x, gamma, eps, D, launch: (
-                rms_forward(x, gamma, eps)[0],
-                1 / rms_forward(x, gamma, eps)[2],
-            )
+            lambda a: (a.gamma * a.x * a.rstd, 1 / a.rstd)
         ),
         "it is never written: the emulator fills outputs with NaN.": _forward(
-            lambda x, gamma, eps, D, launch: (np.nan * x, np.nan * x[:, :1])
+            lambda a: (np.nan * a.x, np.nan * a.rstd)
         ),
     },
     rtol=3e-6,
     prepare=_prepared(run_forward, FORWARD_HEAD),
-    judge=_bytes_trouble(
-        run_forward, FORWARD_HEAD, _forward_launches, {"x": "loaded", "y": "stored"}
-    ),
+    judge=_bytes_judge(run_forward, FORWARD_HEAD, FORWARD_INPUTS, x="loaded", y="stored"),
 )
 def rms_forward_kernel(head):
     """Return the text of a kernel: head, then its body in braces."""
     a = _wide(head)
-    y, _, rstd = rms_forward(a["x"], a["gamma"], head.eps)
+    y, _, rstd = rms_forward(a.x, a.gamma, head.eps)
     return y, rstd
 
 
 # ---- 7.8 -----------------------------------------------------------------------------------------
 
 
-def _backward_launches():
-    return _launches(("x", "dy", "gamma", "rstd"))
+def _backward(mistake):
+    """Return mistake(dy, x_hat, rstd, gamma) as a function of a launch."""
+
+    def backward(head):
+        a = _wide(head)
+        return mistake(a.dy, a.x * a.rstd, a.rstd, a.gamma)
+
+    return backward
 
 
-def _backward(change):
-    """Return a wrong backward pass: change(dy, x_hat, rstd, gamma, launch) returns dx, dgamma."""
+def _along_of(threads):
+    """Return a backward pass in which groups of threads keep their sums for themselves."""
 
     def mistake(head):
         a = _wide(head)
-        return change(a["dy"], a["x"] * a["rstd"], a["rstd"], a["gamma"], head)
+        x_hat, g = a.x * a.rstd, a.gamma * a.dy  # (N, D) each
+        along = _parts(g * x_hat, head, threads) / a.D  # (N, D)
+        return a.rstd * (g - x_hat * along), np.sum(a.dy * x_hat, axis=0)
 
     return mistake
 
 
-def _other_dx(dx_of):
-    return _backward(
-        lambda dy, x_hat, rstd, gamma, launch: (
-            dx_of(gamma * dy, x_hat, rstd, gamma),
-            np.sum(dy * x_hat, axis=0),
-        )
-    )
+def _first_rows_only(dy, x_hat, rstd, gamma):
+    dx, _ = rms_backward(dy, x_hat, rstd, gamma)
+    dx[emulator.BLOCKS :] = np.nan
+    return dx, np.sum((dy * x_hat)[: emulator.BLOCKS], axis=0)
 
 
-def _other_dgamma(dgamma_of):
-    return _backward(
-        lambda dy, x_hat, rstd, gamma, launch: (
-            rms_backward(dy, x_hat, rstd, gamma)[0],
-            dgamma_of(dy, x_hat, gamma),
-        )
-    )
-
-
-def _only_along(threads):
-    def change(dy, x_hat, rstd, gamma, launch):
-        along = _parts(gamma * dy * x_hat, launch, threads) / dy.shape[1]  # (N, D)
-        return rstd * (gamma * dy - x_hat * along), np.sum(dy * x_hat, axis=0)
-
-    return _backward(change)
+BACKWARD_INPUTS = ("x", "dy", "gamma", "rstd")
 
 
 @exercise(
     "dx dgamma",
-    _backward_launches,
+    lambda: _launches(BACKWARD_INPUTS),
     {
-        "every thread has only its own part of the sum: block_sum adds them up.": _only_along(1),
-        "every warp has only its own part of the sum: block_sum adds them up.": _only_along(32),
+        "every thread has only its own part of the sum: block_sum adds them up.": _along_of(1),
+        "every warp has only its own part of the sum: block_sum adds them up.": _along_of(32),
         "x stands where x_hat = x * rstd belongs.": _backward(
-            lambda dy, x_hat, rstd, gamma, launch: rms_backward(dy, x_hat / rstd, rstd, gamma)
-        ),
-        "only the last row of each block is in it: its sum begins anew with every row.": (
-            _other_dgamma(lambda dy, x_hat, gamma: np.sum((dy * x_hat)[-emulator.BLOCKS :], axis=0))
+            lambda dy, x_hat, rstd, gamma: rms_backward(dy, x_hat / rstd, rstd, gamma)
         ),
         "only the first row of each block is there: go on to row + gridDim.x.": _backward(
-            lambda dy, x_hat, rstd, gamma, launch: (
-                np.where(
-                    np.arange(len(dy))[:, None] < emulator.BLOCKS,
-                    rms_backward(dy, x_hat, rstd, gamma)[0],
-                    np.nan,
-                ),
-                np.sum((dy * x_hat)[: emulator.BLOCKS], axis=0),
-            )
+            _first_rows_only
         ),
-        "gamma is in it: the sum is over dy * x_hat.": _other_dgamma(
-            lambda dy, x_hat, gamma: np.sum(gamma * dy * x_hat, axis=0)
-        ),
-        "x_hat is missing: the sum is over dy * x_hat.": _other_dgamma(
-            lambda dy, x_hat, gamma: np.sum(dy, axis=0)
+        "only the last row of each block is in it: its sum begins anew with every row.": _backward(
+            wrong_dgamma(lambda dy, x_hat, gamma: np.sum((dy * x_hat)[-emulator.BLOCKS :], axis=0))
         ),
         "it is never written, or not by every block: the emulator fills outputs with NaN.": (
-            _backward(lambda dy, x_hat, rstd, gamma, launch: (np.nan * dy, np.nan * gamma))
+            _backward(lambda dy, x_hat, rstd, gamma: (np.nan * dy, np.nan * gamma))
         ),
-        **{text: _other_dx(dx_of) for text, dx_of in WRONG_DX.items()},
+        **{
+            text: _backward(mistake)
+            for text, mistake in WRONG_BACKWARD.items()
+            if "over the rows" not in text and "along each row" not in text
+        },
     },
     rtol=3e-6,
     prepare=_prepared(run_backward, BACKWARD_HEAD),
-    judge=_bytes_trouble(
-        run_backward,
-        BACKWARD_HEAD,
-        _backward_launches,
-        {"x": "loaded", "dy": "loaded", "dx": "stored"},
+    judge=_bytes_judge(
+        run_backward, BACKWARD_HEAD, BACKWARD_INPUTS, x="loaded", dy="loaded", dx="stored"
     ),
 )
 def rms_backward_kernel(head):
     """Return the text of a kernel: head, then its body in braces."""
     a = _wide(head)
-    return rms_backward(a["dy"], a["x"] * a["rstd"], a["rstd"], a["gamma"])
+    return rms_backward(a.dy, a.x * a.rstd, a.rstd, a.gamma)
