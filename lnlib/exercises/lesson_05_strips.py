@@ -1,7 +1,6 @@
 """Lesson 05: the backward pass in strips of rows; its memory and its bytes are watched."""
 
 import tracemalloc
-from unittest import mock
 
 import numpy as np
 
@@ -9,27 +8,7 @@ from .. import textbook
 from ..layernorm import LayerNormCache
 from ..trace import trace, traffic
 from .checker import exercise
-from .data import layer, museum
-
-
-def _unwritten(function):
-    """Let what np.empty gives be NaN, so that results which nobody writes can be seen."""
-
-    def poisoned(make):
-        def filled(*args, **options):
-            array = make(*args, **options)
-            if array.dtype.kind in "fc":
-                array.fill(np.nan)
-            return array
-
-        return filled
-
-    def call(*arguments):
-        with mock.patch("numpy.empty", poisoned(np.empty)):
-            with mock.patch("numpy.empty_like", poisoned(np.empty_like)):
-                return function(*arguments)
-
-    return call
+from .data import layer, museum, unwritten_as_nan
 
 
 def _by_strips(one=textbook.backward_means, whole_strips=False, merge=np.add, start=0.0):
@@ -124,7 +103,7 @@ def _too_much_moves(function):
             if "axis 0" not in text  # here the same as the museum's wrong axis
         },
     },
-    prepare=_unwritten,
+    prepare=unwritten_as_nan,
     judge=_too_much_moves,
 )
 def backward_by_strips(dy, x_hat, rstd, gamma, rows):

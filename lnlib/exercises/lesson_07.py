@@ -5,17 +5,14 @@ from types import SimpleNamespace
 import numpy as np
 
 from .checker import exercise
-from .data import layer
+from .data import dx_terms, layer, layers
 
 
 def _rows(*shape):
-    """Return {what is special: Layer}: two shapes, and rows in which eps is a part of ms + eps."""
-    small = layer(72, *shape)
-    return {
-        "ordinary rows": layer(71, *shape),
-        "rows so small that eps counts": small._replace(x=small.x / 200),
-        "longer rows": layer(73, *shape[:-1], shape[-1] + 3),
-    }
+    """Return `layers`, with rows so small that eps is a part of ms + eps in place of flat ones."""
+    ordinary, flat, other = layers(*shape).items()
+    small = flat[1]._replace(x=layer(72, *flat[1].x.shape).x / 200)
+    return dict([ordinary, ("rows so small that eps counts", small), other])
 
 
 def _mean(a, axis=-1):
@@ -59,7 +56,7 @@ def _sum_of_squares(x, gamma, eps):
     "y x_hat rstd",
     lambda: (
         {k: (a.x, a.gamma, 1e-5) for k, a in _rows(2, 3, 5).items()}
-        | {"eps = 0.1": (*_rows(2, 4, 3)["longer rows"][1:3], 0.1)}
+        | {"eps = 0.1": (*_rows(3, 4, 2)["another shape"][1:3], 0.1)}
     ),
     {
         "this is LayerNorm: RMSNorm subtracts no mean.": _varied(centre=_mean),
@@ -257,7 +254,7 @@ def _backward_cases():
         yield label, (a.dy, x_hat, rstd, a.gamma)
 
 
-@exercise("dx dgamma", lambda: dict(_backward_cases()), WRONG_BACKWARD)
+@exercise("dx dgamma", lambda: dict(_backward_cases()), WRONG_BACKWARD, terms={"dx": dx_terms})
 def rms_backward(dy, x_hat, rstd, gamma):
     """Return dx (B, T, D) and dgamma (D,)."""
     dgamma = (dy * x_hat).sum(axis=tuple(range(dy.ndim - 1)))  # (D,)

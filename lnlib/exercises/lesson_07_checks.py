@@ -1,13 +1,11 @@
 """Lesson 07, sections 4 to 7: is a gradient right, does a row fit, how many bytes move."""
 
-from unittest import mock
-
 import numpy as np
 
 from ..gradcheck import gradcheck
 from ..trace import trace, traffic
 from .checker import exercise
-from .data import layer
+from .data import layer, unwritten_as_nan
 from .lesson_07 import WRONG_BACKWARD, rms_backward, rms_forward
 
 # ---- 7.4 -----------------------------------------------------------------------------------------
@@ -238,28 +236,6 @@ def rms_forward_safe(x, gamma, eps):
 CACHE = 512 * 1024  # bytes, of the cache through which `_values_moved` plays the operations
 
 
-def _poisoned(function):
-    """Let np.empty and np.empty_like give NaN, so that what nobody writes can be seen."""
-
-    def fresh(make):
-        def poisoned(*args, **kwargs):
-            array = make(*args, **kwargs)
-            if array.dtype.kind == "f":
-                array.fill(np.nan)
-            return array
-
-        return poisoned
-
-    def run(*arguments):
-        with (
-            mock.patch("numpy.empty", fresh(np.empty)),
-            mock.patch("numpy.empty_like", fresh(np.empty_like)),
-        ):
-            return function(*arguments)
-
-    return run
-
-
 def _values_moved(function):
     """Return the values per element that memory delivers of x, and that it moves at all.
 
@@ -328,7 +304,7 @@ def _one_mean(x, gamma, eps):
             )
         ),
     },
-    prepare=_poisoned,
+    prepare=unwritten_as_nan,
     judge=_moves_too_much,
 )
 def rms_forward_blocked(x, gamma, eps, rows):

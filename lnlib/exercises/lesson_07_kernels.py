@@ -11,9 +11,9 @@ from typing import NamedTuple
 import numpy as np
 
 from ..gpu import emulator, passes
-from .checker import NotChecked, exercise
-from .compare import BadResult
+from .checker import exercise
 from .data import layer
+from .kernels import launch, source_of
 from .lesson_07 import WRONG_BACKWARD, rms_backward, rms_forward, wrong_dgamma
 
 FORWARD_HEAD = """template <int THREADS, int VECTORS, int WIDTH>
@@ -48,46 +48,33 @@ class Launch(NamedTuple):
     eps: float
 
 
-def _run(kernel, text, launch, blocks, outputs, numbers, counts=None):
-    """Run one kernel; outputs: {name: shape}. Raise NotChecked if the emulator cannot run."""
-    if not isinstance(text, str) or f"{kernel}(" not in text:
-        came = "a text without it" if isinstance(text, str) else f"a {type(text).__name__}"
-        came = f"{len(text)} values" if isinstance(text, (tuple, list)) else came
-        raise BadResult(f"returns {came} where a kernel is asked: head, then its body in braces")
-    if not emulator.available():
-        raise NotChecked(emulator.status())
-    source = f'{passes.read_source()}\n#line 1 "kernel"\n{text}'
-    machine = emulator._machine("forward", source, counts)
-    outputs = {name: machine.empty(shape, np.float32) for name, shape in outputs.items()}
-    expression = f"{kernel}<{launch.threads}, {launch.vectors}, {launch.width}>"
-    machine.run(expression, blocks, launch.threads, 0, launch.inputs, outputs, numbers)
-    return outputs
+def _run(kernel, text, given, blocks, outputs, numbers, counts=None):
+    """Run one kernel; outputs: {name: shape}."""
+    pieces = passes.read_source(), source_of(lambda: text, kernel), ""
+    expression = f"{kernel}<{given.threads}, {given.vectors}, {given.width}>"
+    return launch(pieces, expression, blocks, given.threads, given.inputs, outputs, numbers, counts)
 
 
-def run_forward(text, launch, counts=None):
+def run_forward(text, given, counts=None):
     """Return y and rstd of a forward kernel; counts as for `lnlib.gpu.emulate_forward`."""
-    N, D = launch.inputs["x"].shape
-    numbers = {"eps": np.float32(launch.eps), "D": np.int32(D)}
+    N, D = given.inputs["x"].shape
+    numbers = {"eps": np.float32(given.eps), "D": np.int32(D)}
     shapes = {"y": (N, D), "rstd": (N, 1)}
-    return tuple(_run("rms_forward", text, launch, N, shapes, numbers, counts).values())
+    return tuple(_run("rms_forward", text, given, N, shapes, numbers, counts).values())
 
 
-def run_backward(text, launch, counts=None):
+def run_backward(text, given, counts=None):
     """Return dx and dgamma of a backward kernel, whose blocks leave partial sums of dgamma."""
-    N, D = launch.inputs["x"].shape
+    N, D = given.inputs["x"].shape
     numbers = {"rows": np.int64(N), "D": np.int32(D)}
     shapes = {"dx": (N, D), "partial": (emulator.BLOCKS, D)}
-    done = _run("rms_backward", text, launch, emulator.BLOCKS, shapes, numbers, counts)
+    done = _run("rms_backward", text, given, emulator.BLOCKS, shapes, numbers, counts)
     return done["dx"], done["partial"].sum(axis=0, dtype=np.float64)
 
 
 def _prepared(run, head):
     def prepare(function):
-        def prepared(launch):
-            text = function(head)
-            return None if text is None or text is ... else run(text, launch)
-
-        return prepared
+        return lambda given: run(function(head), given)
 
     return prepare
 
@@ -96,10 +83,10 @@ def _bytes_judge(run, head, names, **once):
     """Judge a kernel by its traffic; once: {array: what may happen to each byte only once}."""
 
     def judge(function):
-        (launch,), counts = _launches(names)["rows of 1000"], {}
-        run(function(head), launch, counts)
+        (given,), counts = _launches(names)["rows of 1000"], {}
+        run(function(head), given, counts)
         for name, way in once.items():
-            times = getattr(counts[name], way) / launch.inputs["x"].nbytes
+            times = getattr(counts[name], way) / given.inputs["x"].nbytes
             if times > 1.1:
                 return (
                     f"The numbers are right, but {name} is {way} {times:.3g} times. Once is "

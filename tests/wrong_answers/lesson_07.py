@@ -127,8 +127,8 @@ WRONG = {
         ("D / WIDTH", "D / 4", "but for rows of 201"),
         ("(long long)blockIdx.x * vectors", "(long long)blockIdx.x * D", "is out of range"),
         ("load<THREADS>(x, start", "load<THREADS>(x, 0", "every block works on row 0"),
-        ("ms, eps", "ms", "does not compile: kernel:12:"),
-        ("head + body", "body", "a text without it"),
+        ("ms, eps", "ms", "does not compile: your source:12:"),
+        ("head + body", "body", "a text without the function rms_forward"),
         ("head + body", "(head, body)", "2 values"),
         ("        rstd[blockIdx.x] = r;", "        ;", "never written"),
         (
