@@ -217,6 +217,7 @@ def _told(error, function):
         return f"It {error}."
     try:
         text = re.sub(r" at 0x[0-9a-fA-F]+", "", str(error)).strip()
+        text = text.splitlines()[0][:200] if text else ""
     except Exception:
         text = ""
     where, code, step = "", getattr(function, "__code__", None), error.__traceback__

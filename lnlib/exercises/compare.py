@@ -86,7 +86,10 @@ def compare(task, cases, results):
     remarks = {}
     for k, output in enumerate(task.outputs):
         if not done[k]:
+            some = [label for label, value in zip(cases, mine[k]) if value is None]
             remarks[output] = NOT_DONE
+            if len(some) < len(cases):
+                remarks[output] = f"nothing for {some[0]}: is a return missing?"
         elif same(mine[k], right[k]):
             remarks[output] = _type_trouble(mine[k], right[k])
         elif same(*map(_squeezed, (mine[k], right[k]))):

@@ -14,6 +14,7 @@ def _pairs():
     m[2, 1, 4] = -3.0  # the largest entry is negative
     noise = rng.uniform(-1, 1, m.shape)  # (4, 5, 6)
     high, low, zero, spoilt = m.copy(), m.copy(), m.copy(), m.copy()
+    also_zero = zero * (1 + 1e-9 * noise)  # (4, 5, 6)
     high[1, 4, 2] += 6e-6
     low[1, 4, 2] -= 6e-6
     zero[0, 3, 1] = 0
@@ -32,6 +33,14 @@ def _pairs():
         "twice what it should be, rtol = 0.45": (2 * m, m, 0.45),
         "0.7 of what it should be, rtol = 0.35": (0.7 * m, m, 0.35),
         "gradients near 1e-12 that differ by half": (1.5e-12 * m, 1e-12 * m, 1e-8),
+        "gradients near 1e-8 that differ by twice rtol": (1.02e-8 * m, 1e-8 * m, 1e-2),
+        "a NaN at the same place of both arrays": (spoilt, spoilt, 1e-8),
+        "a NaN where measured is 0": (np.where(zero == 0, np.nan, also_zero), zero, 1e-8),
+        "an error of a quarter of rtol, in the largest row": (
+            m + 2.5e-7 * np.abs(m).max() * np.sign(noise),
+            m,
+            1e-6,
+        ),
         "gradients near 1e9 that agree": (1e9 * m * (1 + 1e-10 * noise), 1e9 * m, 1e-8),
     }
 
@@ -46,8 +55,23 @@ def _size(a):
     {
         "a NaN passes: `nan > rtol` is False, so no error is found too large. Ask whether it is "
         "small enough.": lambda a, m, rtol: not _size(a - m) / _size(m) > rtol,
-        "a NaN is left out (nanmax); it must fail the check.": lambda a, m, rtol: (
+        "a NaN is passed over (as by nanmax, by Python's max, or where each entry is asked whether "
+        "it is too large); it must fail the check.": lambda a, m, rtol: (
             np.nanmax(abs(a - m)) <= rtol * np.nanmax(abs(m))
+        ),
+        "a NaN counts as 0, and passes where 0 is right.": lambda a, m, rtol: (
+            _size(np.nan_to_num(a) - np.nan_to_num(m)) <= rtol * _size(np.nan_to_num(m))
+        ),
+        "a NaN passes where both arrays have one (equal_nan).": lambda a, m, rtol: np.allclose(
+            a, m, rtol=0, atol=rtol * np.nanmax(abs(m)), equal_nan=True
+        ),
+        "one yardstick for each row; the norm-wise error has one for all entries.": (
+            lambda a, m, rtol: np.all(
+                abs(a - m).max(axis=-1) <= rtol * abs(m).max(axis=-1)
+            )
+        ),
+        "something is added to the yardstick, and small gradients that are wrong pass.": (
+            lambda a, m, rtol: _size(a - m) / (_size(m) + 1e-8) <= rtol
         ),
         "element-wise: an entry that is 0 by coincidence fails a right gradient. The yardstick is "
         "the largest |measured|.": lambda a, m, rtol: np.all(abs(a - m) <= rtol * abs(m)),
@@ -125,6 +149,12 @@ def _slips(method):
     }
 
 
+def _first_only(f, x, h):
+    d = np.zeros_like(x)
+    d.flat[0] = _differences()(f, x, h).flat[0]
+    return d
+
+
 def _differences(rule=lambda f, h, x, step, p, m: (f(p) - f(m)) / step, **options):
     return _moving(rule, lambda h: (h, -h), **options)
 
@@ -152,6 +182,10 @@ def _differences(rule=lambda f, h, x, step, p, m: (f(p) - f(m)) / step, **option
         ),
         "divided by 2h. Near 1e8, x + h and x - h are rounded to the grid: divide by the step that "
         "was taken.": _differences(lambda f, h, x, step, p, m: (f(p) - f(m)) / (2 * h)),
+        "no step is taken: both copies are one and the same array. Make two.": (
+            _differences(lambda f, h, x, step, p, m: np.nan * step)
+        ),
+        "only the first entry is there: is the return inside the loop?": _first_only,
         "the sum of f(x + h) and f(x - h); take the difference.": (
             _differences(lambda f, h, x, step, p, m: (f(p) + f(m)) / step)
         ),
@@ -201,8 +235,12 @@ def _complex_step(rule=lambda f, h, x, step, moved: f(moved).imag / h, **options
         "divided by 2h, as central differences are; here is one step, of h.": (
             _complex_step(lambda f, h, x, step, moved: f(moved).imag / (2 * h))
         ),
+        "dividing by i swaps the parts: the value of f is the imaginary part now.": (
+            _complex_step(lambda f, h, x, step, moved: (f(moved) / (1j * h)).imag)
+        ),
         "zero everywhere. A real array drops the imaginary part of what is put into it, with a "
-        "warning at most: is it x.astype(complex) that moves?": lambda f, x: np.zeros_like(x),
+        "warning at most. Is it x.astype(complex) that moves, by 1j * h, and is h real where you "
+        "divide?": lambda f, x: np.zeros_like(x),
         **_slips(_complex_step),
     },
     rtol=1e-13,
@@ -251,6 +289,26 @@ def _along_gamma(length):
         ),
         "one condition for the whole array; it must hold in every row.": (
             _along_gamma(lambda dy, g: np.mean(g * dy) / np.mean(g**2))
+        ),
+        "this is what to take away from dy.": (lambda dy, g: g * _mean(g * dy) / np.mean(g**2)),
+        "this is g less its mean; the exercise asks for dy.": (
+            lambda dy, g: g * dy - _mean(g * dy)
+        ),
+        "the length of gamma is not squared: divide by the mean of gamma**2.": (
+            _along_gamma(lambda dy, g: np.sum(g * dy, axis=-1, keepdims=True) / np.linalg.norm(g))
+        ),
+        "a sum above and a mean below: it goes D times too far.": (
+            _along_gamma(lambda dy, g: np.sum(g * dy, axis=-1, keepdims=True) / np.mean(g**2))
+        ),
+        "divided by mean(gamma), where mean(gamma**2) belongs.": (
+            _along_gamma(lambda dy, g: _mean(g * dy) / g.mean())
+        ),
+        "mean(gamma * dy) is 0, but this dy is not the nearest: all of the change is in one entry "
+        "of each row.": lambda dy, g: np.concatenate(
+            [dy[..., :-1], -np.sum((g * dy)[..., :-1], axis=-1, keepdims=True) / g[-1]], axis=-1
+        ),
+        "mean(gamma * dy) is 0, but this dy is not the nearest: do not centre dy first.": (
+            lambda dy, g: _along_gamma(lambda d, g: _mean(g * d) / np.mean(g**2))(dy - _mean(dy), g)
         ),
         "this is gamma * dy; the exercise asks for dy.": (
             lambda dy, g: g * (dy - g * _mean(g * dy) / np.mean(g**2))
