@@ -31,6 +31,8 @@ def values_of(result, names):
     if result is None or result is ...:
         return [None] * len(names)
     values = (result,) if len(names) == 1 and not isinstance(result, tuple) else result
+    if isinstance(values, np.ndarray) and values.ndim and len(values) == len(names):
+        values = list(values)  # stacked
     if not isinstance(values, (tuple, list)) or len(values) != len(names):
         came = len(values) if isinstance(values, (tuple, list)) else 1
         raise BadResult(

@@ -85,7 +85,7 @@ def _largest_error(output, mine, right, labels, fits, rtol):
     if not b.ndim:
         return f"{text}: {_told_apart(a[()], b[()])}"
     if b.dtype != bool and np.isfinite(factor := _factor(a, b, rtol)):
-        return f"{text} it is {factor:.4g} times what is asked."
+        return f"{text} it is {f'{factor:.4g} times what is asked' if factor else 'zero'}."
     size = np.abs(b).max(axis=-1, keepdims=True, initial=0)
     error = np.abs(a - b * 1.0) / np.where(size > 0, size, 1)
     at = np.unravel_index(np.argmax(np.where(np.isnan(error), np.inf, error)), error.shape)

@@ -35,22 +35,41 @@ def _x(seed, *shape):
     return layer(seed, *shape).x.astype(np.float32)
 
 
+def _keeps_dtype(cases):
+    """Return a judge of a function whose results should have the dtype of what comes in."""
+
+    def judge(function):
+        for label, arguments in cases().items():
+            asked = {np.asarray(a).dtype for a in arguments if isinstance(a, np.ndarray)}
+            results = function(*arguments)
+            for result in results if isinstance(results, tuple) else (results,):
+                got = np.asarray(result).dtype
+                if got.kind == "f" and got not in asked:
+                    return f"The numbers are right, but for {label} the result is {got}."
+
+    return judge
+
+
 def _shifted(of):
     """Return a formula of x and of x less the first entry of its row."""
     return lambda x: of(x, x - x[..., :1])
 
 
-@exercise(
-    "variance",
-    lambda: {
+def _offsets():
+    return {
         "ordinary rows": (_x(41, 2, 3, 5),),
-        "longer rows": (_x(42, 2, 4, 9),),
+        "another shape": (_x(42, 4, 2, 9),),
         "rows with an offset of 1e7 and a spread of 4": (_far(43, 1e7, 1),),
         "float64 rows with an offset of 1e15": (_far(44, 9e14, 1 / 8, np.float64, spread=0.5),),
-    },
+    }
+
+
+@exercise(
+    "variance",
+    _offsets,
     {
         "nothing is shifted: the naive formula, and at an offset all digits cancel.": naive,
-        "two-pass: it reads x twice, and at an offset the mean's own rounding enters squared.": (
+        "two-pass, without a shift: at an offset the mean's own rounding enters squared.": (
             lambda x: x.var(axis=-1)
         ),
         "the mean of the squared distances to the first entry. Subtract the square of their "
@@ -72,8 +91,18 @@ def _shifted(of):
         "one shift for all rows; each row has its own first entry.": lambda x: naive(
             x - x[0, 0, 0]
         ),
+        "shifted by the first sequence; each row has its own first entry.": lambda x: naive(
+            x - x[:1]
+        ),
+        "the second mean is one of the whole array; each row has its own.": (
+            _shifted(lambda x, d: _mean(d * d) - d.mean() ** 2)
+        ),
+        "the second mean is a sum: divide by D before you square.": (
+            _shifted(lambda x, d: _mean(d * d) - d.sum(axis=-1) ** 2)
+        ),
     },
     rtol=1e-4,
+    judge=_keeps_dtype(_offsets),
 )
 def shifted_variance(x):
     """Return the variance of each row, (B, T), from one pass over x - x[..., :1]."""
@@ -94,7 +123,9 @@ def _parts():
         "parts of 5 and 11 entries": split(44, 5, 11),
         "parts of 12 and 3 entries": split(45, 12, 3),
         "a part of 9 and a single new entry": split(46, 9, 1),
-        "means near 1e7": split(47, 6, 10, offset=1e7),
+        "means near 1e7, where squares of means cancel (square their difference)": split(
+            47, 6, 10, offset=1e7
+        ),
     }
 
 
@@ -129,7 +160,7 @@ def _merged_naively(n_a, mean_a, m2_a, n_b, mean_b, m2_b):
             _merged(lambda n, a, k, b: a - (b - a) * k / (n + k))
         ),
         "the means differ, which adds to the squares: a term with (mean_b - mean_a)**2 is "
-        "missing.": _merged(m2_of=lambda n, a, k, b, d: a + b),
+        "missing, or its square is.": _merged(m2_of=lambda n, a, k, b, d: a + b),
         "(mean_b - mean_a)**2 has no weight: every entry moves to the common mean.": (
             _merged(m2_of=lambda n, a, k, b, d: a + b + d**2)
         ),
@@ -148,13 +179,32 @@ def _merged_naively(n_a, mean_a, m2_a, n_b, mean_b, m2_b):
         "mean_b - mean_a is not squared.": (
             _merged(m2_of=lambda n, a, k, b, d: a + b + d * n * k / (n + k))
         ),
+        "(mean_a - mean)**2 and (mean_b - mean)**2 have no weights: n_a and n_b entries move.": (
+            _merged(m2_of=lambda n, a, k, b, d: a + b + d**2 * (n * n + k * k) / (n + k) ** 2)
+        ),
+        "the weights n_a and n_b have changed places: part a moves n_a times.": (
+            _merged(m2_of=lambda n, a, k, b, d: a + b + d**2 * (n**3 + k**3) / (n + k) ** 2)
+        ),
+        "both parts are weighted with n; n_a and n_b entries move.": (
+            _merged(m2_of=lambda n, a, k, b, d: a + b + d**2 * (n * n + k * k) / (n + k))
+        ),
+        "the term with the means has the wrong sign: moving the mean adds squares.": (
+            _merged(m2_of=lambda n, a, k, b, d: a + b - d**2 * n * k / (n + k))
+        ),
+        "m2_a and m2_b are taken for variances; they are sums already.": (
+            _merged(m2_of=lambda n, a, k, b, d: n * a + k * b + d**2 * n * k / (n + k))
+        ),
+        "m2_a and m2_b are divided; they are the sums that are asked.": (
+            _merged(m2_of=lambda n, a, k, b, d: a / n + b / k + d**2 * n * k / (n + k))
+        ),
         "divided by n, which makes it the variance.": (
             _merged(m2_of=lambda n, a, k, b, d: (a + b + d**2 * n * k / (n + k)) / (n + k))
         ),
         "squares of the means are subtracted from one another: near 1e7 the digits cancel. Square "
         "the difference.": _merged_naively,
     },
-    rtol=1e-6,
+    rtol=1e-8,
+    judge=_keeps_dtype(_parts),
 )
 def merge_parts(n_a, mean_a, m2_a, n_b, mean_b, m2_b):
     """Return n, mean and m2, the sum of squares about the mean, of two parts together."""
@@ -205,7 +255,7 @@ def _told_apart(function):
 @exercise(
     "total",
     lambda: {
-        "a few rows": (_x(49, 5, 3),),
+        "a few rows": (_x(49, 6, 4),),
         "2000 small rows between two large ones": (_between_large_rows(2.0**20, 0.8, np.float32),),
     },
     {
@@ -234,6 +284,10 @@ def _told_apart(function):
                 )
             )
         ),
+        "only the first row: is the return inside the loop?": lambda values: values[0],
+        "the last row is missing.": lambda values: _loop(_kahan)(values[:-1]),
+        "the first row is missing.": lambda values: _loop(_kahan)(values[1:]),
+        "only the last row: the new total is never kept (total = t).": lambda values: values[-1],
         "the first row is counted twice.": _loop(_kahan, start=lambda values: values[0]),
         "each row is added up; dgamma adds up the rows.": lambda values: values.sum(axis=-1),
         "one number; dgamma has one for each column.": lambda values: _loop(_kahan)(values).sum(),
@@ -268,6 +322,12 @@ def _normalised(
     return x_hat
 
 
+def _balanced(size):
+    """Return rows (2, 3, 5) that begin with 0, and in which every entry has its opposite."""
+    half = np.float32(size) * _x(56, 2, 3, 2)  # (2, 3, 2)
+    return np.concatenate([0 * half[..., :1], half, -half[..., ::-1]], axis=-1)
+
+
 def _ranges():
     sizes = 10.0 ** np.array([-30, 30, 0, -12, 25, 3])
     x, large = _x(50, 2, 3, 5), -np.float32(1e30) * np.abs(_x(51, 2, 3, 5))
@@ -278,6 +338,8 @@ def _ranges():
         "rows near 1e-30, whose squares are 0": (np.float32(1e-30) * _x(52, 2, 4, 3),),
         "rows from 1e-30 to 1e30 in one array": (x * sizes.reshape(2, 3, 1).astype(np.float32),),
         "an offset of a million spreads": (_far(53, 8e5, 1 / 16, spread=0.8),),
+        "rows near 1e30 that begin with 0 and have mean 0": (_balanced(1e30),),
+        "rows near 1e-30 that begin with 0 and have mean 0": (_balanced(1e-30),),
         "float64 rows near 1e200": (1e200 * layer(54, 2, 3, 5).x,),
         "float64 rows with an offset of 1e14 spreads": (_far(55, 1.1e14, 1 / 64, np.float64, 1),),
     }
@@ -305,6 +367,24 @@ def _ranges():
         "scaled by the largest entry; the largest in size may be negative (np.abs).": (
             _normalised(lambda x: _power_of_two(x.max(axis=-1, keepdims=True)))
         ),
+        "scaled by the smallest of the |x|; take the largest.": (
+            _normalised(lambda x: _power_of_two(np.abs(x).min(axis=-1, keepdims=True)))
+        ),
+        "scaled by the first entry, which may be 0 or small; take the largest |x| of the row.": (
+            _normalised(lambda x: _power_of_two(np.abs(x[..., :1])))
+        ),
+        "scaled by the mean, which may be 0 or small; take the largest |x| of the row.": (
+            _normalised(lambda x: _power_of_two(np.abs(_row_mean(x))))
+        ),
+        "multiplied by the power of two, where the row must be divided by it.": (
+            _normalised(lambda x: 1 / _power_of_two(_largest(x)))
+        ),
+        "mean and variance of the whole array; each row has its own.": lambda x: (
+            (x - x.mean()) / x.std()
+        ),
+        "the root is missing: divided by the variance.": (
+            _normalised(var=lambda xc: _row_mean(xc * xc) ** 2)
+        ),
         "every entry has a scale of its own; all entries of a row must share one.": (
             _normalised(_power_of_two)
         ),
@@ -319,6 +399,7 @@ def _ranges():
         ),
     },
     rtol=5e-6,
+    judge=_keeps_dtype(_ranges),
 )
 def robust_x_hat(x):
     """Return the normalised rows, (B, T, D), in the dtype of x, with eps = 0."""
