@@ -19,7 +19,11 @@ def _counted(flops, values):
 
 @exercise(
     "flops nbytes",
-    lambda: {"float32": (2048, 256, 4), "float64": (96, 770, 8), "float16": (5, 7, 2)},
+    lambda: {
+        "float32 (once per row does not count, nor do gamma and beta)": (2048, 256, 4),
+        "float64": (96, 770, 8),
+        "float16": (5, 7, 2),
+    },
     {
         "that is the textbook's count, of section 1. This code has no second mean in its variance, "
         "and it squares x itself.": _counted(9, 15),
@@ -54,6 +58,14 @@ def _counted(flops, values):
         "4 bytes for every value; itemsize says how many.": (
             lambda N, D, itemsize: (7 * N * D, 12 * N * D * 4)
         ),
+        **{
+            f"per element, {abs(n)} too {'many' if n > 0 else 'few'}.": _counted(7 + n, 12)
+            for n in (-5, -4, -3, 1, 3, 4, 5, 6, 8, 9)
+        },
+        **{
+            f"values per element: {abs(n)} too {'many' if n > 0 else 'few'}.": _counted(7, 12 + n)
+            for n in (-9, -6, -4, -3, 2, 4, 5, 6, 7, 8, 9)
+        },
     },
 )
 def cost_of_one_pass(N, D, itemsize):
@@ -114,8 +126,14 @@ def _timed(answer):
         "whether arithmetic sets the pace, yes or no; its share of the time was asked for.": _timed(
             lambda m, a: (np.maximum(m, a), a >= m)
         ),
-        "the share of the time in which they wait.": _timed(
+        "the share of the time in which the arithmetic units wait.": _timed(
             lambda m, a: (np.maximum(m, a), 1 - a / np.maximum(m, a))
+        ),
+        "the seconds in which they work; their share of the time was asked for.": _timed(
+            lambda m, a: (np.maximum(m, a), a)
+        ),
+        "the FLOPs per second that are reached; a share of the time was asked for.": (
+            lambda f, n, b, a: (np.maximum(n / b, f / a), f / np.maximum(n / b, f / a))
         ),
         "the intensity, in FLOP per byte; a share of the time was asked for.": (
             lambda f, n, b, a: (np.maximum(n / b, f / a), f / n)
@@ -129,11 +147,11 @@ def seconds_at_least(flops, nbytes, bandwidth, arithmetic):
 
 
 def _fitting(x_hat=0, per_row=3, per_layer=1, layers_of=lambda layers: layers, size=None):
-    """Vary what is kept: numbers per token beside D or 0, and vectors of gamma per layer."""
+    """Vary what is kept: numbers per token beside D (None: D more), vectors of gamma per layer."""
 
     def answer(memory, layers, D, itemsize):
         numbers = memory / (layers_of(layers) * (size or itemsize)) - per_layer * D
-        return numbers // (D + 1 + x_hat), numbers // per_row
+        return numbers // (2 * D + 1 if x_hat is None else D + 1 + x_hat), numbers // per_row
 
     return answer
 
@@ -180,6 +198,23 @@ def _unrounded(memory, layers, D, itemsize):
         "for one layer; all of them must fit.": _fitting(layers_of=lambda layers: 1),
         "memory is in bytes, and each number takes itemsize of them.": _fitting(size=1),
         "4 bytes for every number; itemsize says how many.": _fitting(size=4),
+        "gamma is taken off as D bytes; it has D numbers of itemsize bytes.": (
+            lambda memory, layers, D, itemsize: (
+                (memory // layers - D) // (itemsize * (D + 1)),
+                (memory // layers - D) // (itemsize * 3),
+            )
+        ),
+        "beta is counted too; the cache does not keep it.": _fitting(per_layer=2),
+        "x is counted beside x_hat.": _fitting(x_hat=None),
+        "n // D + 1 is (n // D) + 1: parentheses.": (
+            lambda memory, layers, D, itemsize: (
+                (memory // (layers * itemsize) - D) // D + 1,
+                (memory // (layers * itemsize) - D) // 3,
+            )
+        ),
+        "two LayerNorms for each of the layers; count every LayerNorm as one layer here.": (
+            _fitting(layers_of=lambda layers: 2 * layers)
+        ),
         "not rounded down to whole tokens.": _unrounded,
         "rounded up; the last token does not fit.": (
             lambda *arguments: tuple(np.ceil(n) for n in _unrounded(*arguments))

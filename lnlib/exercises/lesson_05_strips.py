@@ -39,6 +39,11 @@ def _averaged(dy, x_hat, rstd, gamma, rows):
     return dx, *(total / -(-len(dy) // rows) for total in sums)
 
 
+def _one_array_for_both(dy, x_hat, rstd, gamma, rows):
+    dx, dgamma, dbeta = _by_strips()(dy, x_hat, rstd, gamma, rows)
+    return dx, dgamma + dbeta, dgamma + dbeta
+
+
 def _first_strip(dy, x_hat, rstd, gamma, rows):
     dx = np.full_like(dy, np.nan)  # (N, D)
     dx[:rows], *sums = textbook.backward_means(dy[:rows], (x_hat[:rows], rstd[:rows], gamma))
@@ -61,8 +66,7 @@ def _too_much_moves(function):
     if held > 1.9:
         return fine + (
             f"{held:.1f} arrays of the size of dy exist at the worst moment, where dx alone would "
-            f"do, and through a cache of 256 KiB go {moved:.0f} values per element, where 3 must. "
-            "Something still runs over all rows at once, or the strips are collected first."
+            "do. Strips that are collected and joined, a copy, or an operation over all rows?"
         )
     if moved > 8:
         return fine + (
@@ -94,6 +98,9 @@ def _too_much_moves(function):
         ),
         "the sums of the strips are averaged; they are parts of one sum.": _averaged,
         "the first strip only. Is return inside the loop?": _first_strip,
+        "dgamma and dbeta are one and the same array: a = b = np.zeros(...) makes one only.": (
+            _one_array_for_both
+        ),
         "one mean for the whole strip, where each row has its own.": _by_strips(_one_mean_a_strip),
         **{
             text: mistake

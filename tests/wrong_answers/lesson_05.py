@@ -5,14 +5,18 @@ WRONG = {
         ("1 + 2 + 2 + 2", "1 + 4 + 2 + 2", "No second mean hides here"),
         ("1 + 2 + 2 + 2", "0 + 1 + 2 + 2", "means adds up a whole array"),
         ("1 + 2 + 2 + 2", "1 + 1 + 2 + 2", "the product x * x"),
-        ("1 + 2 + 2 + 2", "1 + 2 + 2 + 2 + 1", "flops: right, but for a factor: 1.143 times"),
+        ("1 + 2 + 2 + 2", "1 + 2 + 2 + 2 + 1", "flops: per element, 1 too many."),
         ("1 + (2 + 1) + (2 + 2) + (2 + 2)", "1 + (3 + 1) + 4 + 4", "reads one array, not two"),
         ("1 + (2 + 1) + (2 + 2) + (2 + 2)", "1 + 1 + 4 + 4", "An array in between"),
         ("1 + (2 + 1) + (2 + 2) + (2 + 2)", "2", "what one kernel would move"),
         ("1 + (2 + 1) + (2 + 2) + (2 + 2)", "7", "also writes its result"),
         ("values * N * D * itemsize", "values * N * D", "values, not bytes"),
         ("* N * D * itemsize", "* N * D * 4", "itemsize says how many"),
-        ("flops * N * D", "flops * (N * D + N)", "for float32:"),
+        (
+            "flops * N * D",
+            "flops * (N * D + N)",
+            "for float32 (once per row does not count, nor do gamma and beta): 3.684e+06",
+        ),
         ("return flops", "return (0 * N, 0)\n    return flops", "zero everywhere"),
         (
             "return flops * N * D, values * N * D * itemsize",
@@ -51,7 +55,11 @@ WRONG = {
         ("for_arithmetic / seconds", "for_arithmetic / for_memory", "by the whole time"),
         ("for_arithmetic / seconds", "flops / nbytes", "the intensity, in FLOP per byte"),
         ("for_arithmetic / seconds", "for_arithmetic > for_memory", "yes or no"),
-        ("for_arithmetic / seconds", "1 - for_arithmetic / seconds", "in which they wait"),
+        (
+            "for_arithmetic / seconds",
+            "1 - for_arithmetic / seconds",
+            "in which the arithmetic units wait",
+        ),
         ("return seconds, for_arithmetic / seconds", "return seconds", "2 are asked"),
     ],
     "tokens_that_fit": [
