@@ -149,8 +149,8 @@ def _check(name, function, task):
             changed += _changed(given, arguments, task.right)
         except NotChecked as error:
             return Verdict("not checked", name, (str(error),))
-        except NotImplementedError:
-            return Verdict(NOT_DONE, name)
+        except NotImplementedError as error:
+            return Verdict(NOT_DONE, name, (str(error),) if str(error) else ())
         except (Exception, SystemExit) as error:
             return _wrong(name, _told(error, function))
     if all(value is None for values in results for value in values):

@@ -30,6 +30,8 @@ def values_of(result, names):
     """
     if result is None or result is ...:
         return [None] * len(names)
+    if len(names) == 1 and isinstance(result, tuple) and all(map(np.isscalar, result)):
+        result = list(result)
     values = (result,) if len(names) == 1 and not isinstance(result, tuple) else result
     if isinstance(values, np.ndarray) and values.ndim and len(values) == len(names):
         values = list(values)  # stacked
@@ -95,7 +97,7 @@ def compare(task, cases, results):
         elif same(mine[k], right[k]):
             remarks[output] = _type_trouble(mine[k], right[k])
         elif same(*map(_squeezed, (mine[k], right[k]))):
-            remarks[output] = shape_trouble(mine[k], right[k])
+            remarks[output] = shape_trouble(mine[k], right[k], cases)
         else:
             others = [
                 name
@@ -107,9 +109,8 @@ def compare(task, cases, results):
                 asked = ", ".join(task.outputs)
                 remarks[output] = f"this is what {others[0]} should be; the order is {asked}."
             elif text:
-                trouble = shape_trouble(mine[k], known[text][k]) and shape_trouble(
-                    mine[k], right[k]
-                )
+                trouble = shape_trouble(mine[k], known[text][k], cases)
+                trouble = trouble and shape_trouble(mine[k], right[k], cases)
                 remarks[output] = f"{text} Also: {trouble}" if trouble else text
             else:
                 terms_of = task.terms.get(output)

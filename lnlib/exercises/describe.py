@@ -33,7 +33,7 @@ def describe(output, mine, right, labels, terms, rtol):
     -------
     str
     """
-    if trouble := shape_trouble(mine, right):
+    if trouble := shape_trouble(mine, right, labels):
         return trouble
     fits = [close(a, b, rtol) for a, b in zip(mine, right)]
     told = None
@@ -43,13 +43,15 @@ def describe(output, mine, right, labels, terms, rtol):
     return told or _largest_error(output, mine, right, labels, fits, rtol)
 
 
-def shape_trouble(mine, right):
+def shape_trouble(mine, right, labels):
     """Say what is wrong with the shape, or return None."""
-    for a, b in zip(mine, right):
+    wrong = [a.shape != b.shape for a, b in zip(mine, right)]
+    for a, b, label in zip(mine, right, labels):
         if a.shape != b.shape:
+            case = "" if all(wrong) else f"for {label} "
             kept = b.squeeze().shape == a.squeeze().shape and a.ndim < b.ndim
             hint = " An axis of length 1 is missing: keepdims=True keeps it." if kept else ""
-            return f"shape {a.shape} where {b.shape} is asked.{hint}"
+            return f"{case}shape {a.shape} where {b.shape} is asked.{hint}"
     return None
 
 
@@ -84,7 +86,8 @@ def _largest_error(output, mine, right, labels, fits, rtol):
     text = f"right for {listed}, but for {labels[bad]}" if passed else f"for {labels[bad]}"
     if not b.ndim:
         return f"{text}: {_told_apart(a[()], b[()])}"
-    if b.dtype != bool and np.isfinite(factor := _factor(a, b, rtol)):
+    factor = np.nan if b.dtype == bool else _factor(a, b, rtol)
+    if np.isfinite(factor) and abs(factor - 1) > 1e-3:
         return f"{text} it is {f'{factor:.4g} times what is asked' if factor else 'zero'}."
     size = np.abs(b).max(axis=-1, keepdims=True, initial=0)
     error = np.abs(a - b * 1.0) / np.where(size > 0, size, 1)

@@ -10,8 +10,8 @@ def _strided(first, end, step, width):
     return [i + j for i in range(first, end, step) for j in range(width)]
 
 
-def _chunk(thread, threads, width, D):
-    vectors = -(-D // width // threads)  # of each thread, rounded up
+def _chunk(thread, threads, width, D, rounded_up=True):
+    vectors = D // width // threads + rounded_up  # of each thread
     return [k for k in range(thread * vectors * width, (thread + 1) * vectors * width) if k < D]
 
 
@@ -20,6 +20,7 @@ def _chunk(thread, threads, width, D):
     lambda: {
         "thread 25 of 32": (25, 32, 4, 1000),
         "thread 30 of 32": (30, 32, 4, 1000),
+        "thread 26 of 32, the first with nothing in the last round": (26, 32, 4, 1000),
         "vectors of 2": (3, 64, 2, 514),
         "vectors of 1": (0, 32, 1, 77),
         "a thread past the end of the row": (11, 32, 4, 40),
@@ -27,6 +28,8 @@ def _chunk(thread, threads, width, D):
     {
         "one chunk for each thread. A sum would be right, but neighbouring threads would read far "
         "apart at the same moment: uncoalesced, and slow.": _chunk,
+        "one chunk for each thread, and the last ones of the row for nobody. Threads take turns, "
+        "vector by vector.": lambda *given: _chunk(*given, rounded_up=False),
         "the vectors are forgotten: a thread loads width neighbours at a time.": (
             lambda thread, threads, width, D: _strided(thread, D, threads, 1)
         ),
@@ -67,7 +70,7 @@ def columns_of(thread, threads, width, D):
     return _strided(thread * width, D, threads * width, width)
 
 
-EPS = 1e-5
+EPS = 3e-4  # not the usual one
 SPREADS = np.array([1.0, 0.004, 3.0, 0.02, 0.5])[:, None]  # (5, 1): where eps counts, and not
 ROWS = 0.7 + SPREADS * np.random.default_rng(62).standard_normal((5, 32))  # (5, 32)
 ROWS = ROWS.astype(np.float32)
@@ -149,6 +152,12 @@ def _squares_of_x():
         "neither of the two sums is divided by 32.": _one_warp(parts=(1, 1)),
         "the variance is divided by 31; the layer divides by D.": _one_warp(parts=(32, 31)),
         "eps is missing.": _one_warp(root=np.sqrt),
+        "eps is not the argument but fixed at 1e-5.": _one_warp(
+            root=lambda var: np.sqrt(var + 1e-5)
+        ),
+        "the root of the variance is missing altogether: only the mean is subtracted.": _one_warp(
+            root=lambda var: 1
+        ),
         "eps stands outside the root.": _one_warp(root=lambda var: np.sqrt(var) + EPS),
         "the root is missing.": _one_warp(root=lambda var: var + EPS),
         "multiplied by the root, where it is divided by it.": _one_warp(

@@ -33,7 +33,7 @@ WHICH_BARRIER = {  # in what the emulator says -> what it means in this function
 
 
 def _which_barrier(said, source):
-    if re.search(r"if\s*\([^()]*\)\s*(\{[^{}]*)?__syncthreads", source):
+    if re.search(r"if\s*\([^()]*threadIdx[^()]*\)\s*(\{[^{}]*)?__syncthreads", source):
         return "A barrier stands inside an if: the threads that skip it do not arrive."
     return next((m for words, m in WHICH_BARRIER.items() if re.search(words, said)), "")
 
@@ -57,6 +57,18 @@ def _run_sums(function):
         return results["total"], results["squares"]
 
     return run
+
+
+def _other_threads(function):
+    """Say if a sum that is right for THREADS threads is not so for half as many."""
+    half, values = THREADS // 2, np.ascontiguousarray(VALUES[:, : THREADS // 2])
+    shapes = {"total": values.shape, "squares": values.shape}
+    source = source_of(function, "tree_sum")
+    kernel = f"sums<{half}>", len(values), half, {"x": values}, shapes
+    total = launch(("", source, SUMS_KERNEL), *kernel, {"how_many": np.int32(1)})["total"]
+    if not np.allclose(total, values.sum(axis=1, keepdims=True), rtol=1e-4):
+        return f"Right for {THREADS} threads, but not for {half}: use THREADS."
+    return None
 
 
 def _slots(values, first=THREADS // 2, last=1):
@@ -89,6 +101,7 @@ def _everywhere(a):
     },
     rtol=1e-4,
     prepare=_run_sums,
+    judge=_other_threads,
 )
 def sum_with_barriers():
     """Return, for each thread, the sums of its row and of the squares."""
@@ -181,13 +194,15 @@ def _still_too_much(function):
             f"The numbers are right, but it moves {sum(each.values()):.0f} bytes per element, "
             f"{', '.join(more)}, where 16 are enough, 4 of each array.{back}"
         )
-    right = _normalised(_residual(250)["a"] + _residual(250)["b"], 250)
-    mine = _launch_residual(function, 32, 8, 1, 250)
-    if not all(np.allclose(a, b, atol=1e-4) for a, b in zip(mine, right)):
-        return (
-            "Right for 64 threads with 4 vectors of 4 each, but not for 32 threads with 8 vectors "
-            "of 1: use THREADS, VECTORS and WIDTH."
-        )
+    others = {  # threads, vectors, width, D -> what may be wrong if they are
+        (32, 8, 1, 250): "32 threads with 8 vectors of 1: use THREADS, VECTORS and WIDTH",
+        (64, 4, 4, 100): "rows of 100, where threads are left over: fill their row with zero too",
+    }
+    for (threads, vectors, width, D), why in others.items():
+        right = _normalised(_residual(D)["a"] + _residual(D)["b"], D)
+        mine = _launch_residual(function, threads, vectors, width, D)
+        if not all(np.allclose(a, b, atol=1e-4) for a, b in zip(mine, right)):
+            return f"Right for 64 threads with 4 vectors of 4 and rows of 1000, but not for {why}."
     return None
 
 
@@ -208,6 +223,7 @@ def _still_too_much(function):
         "a is added twice, and b not at all.": _of(lambda a, b: 2 * a),
         "b is added twice.": _of(lambda a, b: a + 2 * b),
         "b is subtracted.": _of(np.subtract),
+        "row 0 of b is added to every row: b begins at start too.": _of(lambda a, b: a + b[:1]),
     },
     rtol=1e-5,
     prepare=lambda function: lambda: _launch_residual(function, 64, 4, 4, 1000),

@@ -12,7 +12,10 @@ def _rows(*shape):
     """Return `layers`, with rows so small that eps is a part of ms + eps in place of flat ones."""
     ordinary, flat, other = layers(*shape).items()
     small = flat[1]._replace(x=layer(72, *flat[1].x.shape).x / 200)
-    return dict([ordinary, ("rows so small that eps counts", small), other])
+    matrix = ("rows of shape (N, D)", layer(73, *shape[-2:]))
+    return dict(
+        [ordinary, ("rows so small that eps counts", small), other] + [matrix] * (len(shape) > 1)
+    )
 
 
 def _mean(a, axis=-1):
@@ -84,7 +87,7 @@ def _sum_of_squares(x, gamma, eps):
         ),
         "one mean over the sequences (axis 0); each row has its own.": _varied(axis=0),
         "one mean over the tokens (axis 1); each row has its own.": _varied(axis=1),
-        "one mean of the whole array; each row has its own.": _varied(axis=(0, 1, 2)),
+        "one mean of the whole array; each row has its own.": _varied(axis=None),
         "gamma is missing.": _returned(lambda x_hat, rstd, gamma: (x_hat, x_hat, rstd)),
         "it is multiplied by 1 + gamma, as in Gemma; here y = gamma * x_hat.": _returned(
             lambda x_hat, rstd, gamma: ((1 + gamma) * x_hat, x_hat, rstd)
@@ -256,7 +259,7 @@ def _backward_cases():
 
 @exercise("dx dgamma", lambda: dict(_backward_cases()), WRONG_BACKWARD, terms={"dx": dx_terms})
 def rms_backward(dy, x_hat, rstd, gamma):
-    """Return dx (B, T, D) and dgamma (D,)."""
+    """Return dx, of the shape of dy, and dgamma (D,)."""
     dgamma = (dy * x_hat).sum(axis=tuple(range(dy.ndim - 1)))  # (D,)
     g = dy * gamma  # (..., D)
     along = (g * x_hat).mean(axis=-1, keepdims=True)  # (..., 1)

@@ -5,6 +5,7 @@ import numpy as np
 from ..gradcheck import gradcheck
 from ..trace import trace, traffic
 from .checker import exercise
+from .compare import BadResult
 from .data import layer, unwritten_as_nan
 from .lesson_07 import WRONG_BACKWARD, rms_backward, rms_forward
 
@@ -87,6 +88,16 @@ def _check(forward, backward, *, gamma=None, rows=(2, 3), wrt=("dx", "dgamma"), 
     return all(errors[name] <= rtol for name in wrt)
 
 
+def _asks_the_report(function):
+    def prepared(forward, backward):
+        verdict = function(forward, backward)
+        if hasattr(verdict, "passed"):
+            raise BadResult("returns a report, not True or False: its .passed says which")
+        return verdict
+
+    return prepared
+
+
 def _nan_passes(forward, backward):
     return rms_check(forward, backward) or "NaN" in _label(forward, backward)
 
@@ -102,9 +113,8 @@ def _label(forward, backward):
         "it says True of everything. Before you trust a check, see it fail.": (
             lambda forward, backward: True
         ),
-        "it says False of everything, also of a gradient that is right.": (
-            lambda forward, backward: False
-        ),
+        "it says False of everything, also of a gradient that is right. Run it on your own "
+        "layer, and print the report: which gradient fails?": (lambda forward, backward: False),
         "it says True where the gradient is wrong, and False where it is right.": (
             lambda forward, backward: not rms_check(forward, backward)
         ),
@@ -122,14 +132,16 @@ def _label(forward, backward):
         "it has one row only: averaged over the rows is then the same as added up.": (
             lambda forward, backward: _check(forward, backward, rows=(1, 1))
         ),
-        "an eps outside the root passes, wrong in the sixth digit: the tolerance is too loose. "
-        "Central differences in float64 allow 1e-8.": (
+        "an eps outside the root passes, wrong in the sixth digit: the tolerance is too loose "
+        "(central differences in float64 allow 1e-8), or x so large that eps hardly counts.": (
             lambda forward, backward: _check(forward, backward, rtol=1e-4)
         ),
         "a NaN passes: no comparison with NaN is true, so ask whether errors are small enough.": (
             _nan_passes
         ),
     },
+    rtol=0,
+    prepare=_asks_the_report,
 )
 def rms_check(forward, backward):
     """Return True if backward is the gradient of forward, else False."""
@@ -153,7 +165,7 @@ def _range_cases():
     yield "ordinary rows", (x, gamma, 1e-5)
     x, gamma = _sized(np.float32, np.array([1e-30, 1e-8, 1, 1e20, 1e30]), 76)
     yield "float32 rows of sizes 1e-30 to 1e30", (x, gamma, 1e-5)
-    yield "the same with eps = 0", (x, gamma, 0.0)
+    yield "float32 rows of these sizes, eps = 0", (x, gamma, 0.0)
     x, gamma = _sized(np.float64, np.array([1e-200, 1e-8, 1, 1e160, 1e200]), 77)
     yield "float64 rows of sizes 1e-200 to 1e200, eps = 0", (x, gamma, 0.0)
     x, gamma = _sized(np.float32, np.array([1, 0, 1e25]), 78)
@@ -167,6 +179,10 @@ def _safe(x, gamma, eps, *, top=None, shrink=lambda eps, s: eps / s / s, undo=np
     s = np.ldexp(real(1), np.frexp(np.maximum(top, np.sqrt(real(eps))))[1] - 1)  # (N, 1)
     y, _, rstd = rms_forward(x / s, gamma, shrink(real(eps), s))
     return y, undo(rstd, s)
+
+
+def _plus_tiny(top):
+    return top + 1e-38
 
 
 def _without_sqrt_eps(s_of):
@@ -223,6 +239,8 @@ def _in_float64(x, gamma, eps):
         "for rows much smaller than sqrt(eps), eps / s**2 overflows. Let s be no smaller.": (
             _without_sqrt_eps(lambda top: np.where(top > 0, top, 1))
         ),
+        "something tiny is added to s; and for rows much smaller than sqrt(eps), eps / s**2 "
+        "overflows. Let s be no smaller than sqrt(eps).": _without_sqrt_eps(_plus_tiny),
     },
     rtol=3e-6,
 )

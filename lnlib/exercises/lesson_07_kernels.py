@@ -97,13 +97,13 @@ def _bytes_judge(run, head, names, **once):
 
 
 def _launches(names):
-    """Return {what is special: (Launch,)}: 5 rows, 2 warps, with padding, and vectors of one."""
+    """Return {what is special: (Launch,)}: 5 rows, one or two warps, padding, vectors of one."""
     launches = {}
-    for D, width, eps in ((1000, 4, 1e-5), (148, 4, 0.1), (201, 1, 1e-5)):
+    for D, threads, width, eps in ((1000, 64, 4, 1e-5), (148, 32, 4, 0.1), (201, 64, 1, 1e-5)):
         a = layer(D, 5, D)
         arrays = a._asdict() | {"rstd": rms_forward(a.x, a.gamma, eps)[2]}
         inputs = {name: arrays[name].astype(np.float32) for name in names}
-        launches[f"rows of {D}"] = (Launch(64, 4, width, inputs, eps),)
+        launches[f"rows of {D}"] = (Launch(threads, 4, width, inputs, eps),)
     return launches
 
 
@@ -164,6 +164,14 @@ FORWARD_INPUTS = ("x", "gamma")
         ),
         "every warp has only its own part of the sum: block_sum adds them up.": (
             _divided_by_root_of(lambda a: _parts(a.x**2, a.launch, 32) / a.D + a.eps)
+        ),
+        "eps is added outside the root.": _forward(
+            lambda a: (lambda r: (a.gamma * a.x * r, r))(
+                1 / (np.sqrt(np.mean(a.x**2, axis=1)[:, None]) + a.eps)
+            )
+        ),
+        "eps is added twice: reciprocal_std does it.": _divided_by_root_of(
+            lambda a: np.mean(a.x**2, axis=1)[:, None] + 2 * a.eps
         ),
         "eps is missing.": _divided_by_root_of(lambda a: np.mean(a.x**2, axis=1)[:, None]),
         "gamma is missing.": _forward(lambda a: (a.x * a.rstd, a.rstd)),

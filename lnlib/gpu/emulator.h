@@ -325,7 +325,7 @@ struct Global {
 
 template <class T>
 struct Global<const T> : Global<T> {
-    T operator[](long long index) const { return this->load(index); }
+    const T operator[](long long index) const { return this->load(index); }  // not to be assigned to
 };
 
 // atomicAdd returns the value before. Adding to an integer is taken as a block's report to the others.

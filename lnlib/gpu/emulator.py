@@ -201,7 +201,17 @@ def _build(source, kernel, arguments):
     )
     name = hashlib.sha256(text.encode()).hexdigest()[:16]
     program = Path(_folder().name) / name
-    flags = ["-std=c++17", "-O1", "-ffp-contract=off", "-w", "-I", str(FOLDER), "-x", "c++", "-"]
+    flags = [
+        "-std=c++17",
+        "-O1",
+        "-ffp-contract=off",
+        "-Werror=return-type",
+        "-I",
+        str(FOLDER),
+        "-x",
+        "c++",
+        "-",
+    ]
     done = subprocess.run(
         [*_compiler(), "-o", str(program), *flags], input=text, capture_output=True, text=True
     )
