@@ -237,6 +237,6 @@ def _changed(given, before, right):
 def _same(a, b):
     if isinstance(b, np.ndarray):
         return isinstance(a, np.ndarray) and np.array_equal(a, b, equal_nan=b.dtype.kind in "fc")
-    if isinstance(b, (tuple, list)):
+    if isinstance(b, tuple | list):
         return len(a) == len(b) and all(map(_same, a, b))
     return True

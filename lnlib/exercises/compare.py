@@ -35,8 +35,8 @@ def values_of(result, names):
     values = (result,) if len(names) == 1 and not isinstance(result, tuple) else result
     if isinstance(values, np.ndarray) and values.ndim and len(values) == len(names):
         values = list(values)  # stacked
-    if not isinstance(values, (tuple, list)) or len(values) != len(names):
-        came = len(values) if isinstance(values, (tuple, list)) else 1
+    if not isinstance(values, tuple | list) or len(values) != len(names):
+        came = len(values) if isinstance(values, tuple | list) else 1
         raise BadResult(
             f"returns {came} {'value' if came == 1 else 'values'} where {len(names)} "
             f"{'is' if len(names) == 1 else 'are'} asked: {', '.join(names)}"

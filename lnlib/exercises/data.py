@@ -61,7 +61,10 @@ def layers(*shape):
     }
 
 
-def museum(as_cache, outputs=slice(None)):
+EVERYTHING = slice(None)
+
+
+def museum(as_cache, outputs=EVERYTHING):
     """Return {diagnosis: mistake} with every bug of `lnlib.bugs`, and slips of the keyboard.
 
     Parameters

@@ -39,7 +39,7 @@ def source_of(function, name):
     if isinstance(text, str) and "your turn" in text:
         raise NotImplementedError("The line with the words “your turn” is still in the text.")
     if not isinstance(text, str):
-        many = isinstance(text, (tuple, list))
+        many = isinstance(text, tuple | list)
         got = f"{len(text)} values" if many else f"a {type(text).__name__}"
         raise BadResult(f"returns {got}, not one text with CUDA source")
     if not re.search(rf"\b{name}\s*\(", text):
