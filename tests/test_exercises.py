@@ -15,6 +15,7 @@ import pytest
 from lnlib.bugs import BUGS
 from lnlib.exercises import EXERCISES, check
 from lnlib.exercises.data import SLIPS
+from lnlib.exercises.describe import close
 
 NOTEBOOKS = Path(__file__).resolve().parent.parent / "notebooks"
 LESSONS = sorted(NOTEBOOKS.glob("*.ipynb"))
@@ -288,6 +289,68 @@ def test_a_missing_return_is_noticed():
     assert verdict.status == "not done yet" and "is the return missing?" in repr(verdict)
 
 
+def test_close_looks_at_each_row_by_itself():
+    rows = np.array([[1e9, 2e9], [1.0, 2.0]])
+    assert close(rows * (1 + 1e-12), rows, 1e-9)
+    assert not close(rows + [[0, 0], [0, 1e-3]], rows, 1e-9)
+    assert close(rows + [[0, 1e-3], [0, 0]], rows, 1e-9)
+    assert not close(rows[:1], rows, 1e-9) and not close(rows > 0, rows < 0, 1e-9)
+    inf = np.array([np.inf, np.nan, 0.0])
+    assert close(inf, inf, 1e-9) and not close(np.array([np.inf, 0.0, 0.0]), inf, 1e-9)
+
+
+def test_a_noisy_sum_of_terms_is_no_sum():
+    def dx_of_row(dy, x_hat, rstd, gamma):
+        g = gamma * dy
+        return rstd * (g + g.mean() - x_hat * np.mean(g * x_hat)) * (1 + 1e-5 * x_hat)
+
+    assert "rstd *" not in spoken(check(dx_of_row))
+
+
+@pytest.mark.parametrize("nothing", ["...", "None", "..., ..., ...", "None, ..., None"])
+def test_dots_are_not_done_yet(nothing):
+    verdict = check(named("backward_by_hand", f"return {nothing}"))
+    assert verdict.status == "not done yet"
+
+
+def test_results_may_come_as_one_array_or_as_integers():
+    def seconds_at_least(flops, nbytes, bandwidth, arithmetic):
+        return np.stack(EXERCISES["seconds_at_least"].right(flops, nbytes, bandwidth, arithmetic))
+
+    assert check(seconds_at_least).status == "right"
+
+    def tokens_that_fit(memory, layers, D, itemsize):
+        fit = EXERCISES["tokens_that_fit"].right(memory, layers, D, itemsize)
+        return [np.uint8(3), fit[1]]  # unsigned: no difference may wrap around
+
+    assert "with_rows: right." in spoken(check(tokens_that_fit))
+
+    def columns_of(thread, threads, width, D):
+        return tuple(EXERCISES["columns_of"].right(thread, threads, width, D))
+
+    assert check(columns_of).status == "right"
+
+
+def test_a_learner_may_spoil_the_arguments():
+    """What a function does to its arguments must not reach the right answer or the next input."""
+
+    def shift_backward(dy):
+        total = dy.sum(axis=(0, 1))
+        dy[...] = 0
+        return total
+
+    verdict = check(shift_backward)
+    assert "The numbers are right, but it changes dy in place" in spoken(verdict)
+
+
+def test_nothing_for_some_inputs():
+    def mean_backward(dm, D):
+        if D == 5:
+            return EXERCISES["mean_backward"].right(dm, D)
+
+    assert "dx: nothing for D = 7: is a return missing?" in spoken(check(mean_backward))
+
+
 def test_verdicts_say_what_differs():
     """Shapes, signs, factors, types, NaN, parts: what is not a known mistake is described."""
     right = EXERCISES["backward_by_hand"].right
@@ -314,6 +377,16 @@ def test_verdicts_say_what_differs():
     flat = said(lambda dx, dgamma, dbeta: (dx[None], dgamma[None], dbeta))
     assert "dx: shape (1, 2, 3, 5) where (2, 3, 5) is asked." in flat
     assert "dgamma: shape (1, 5) where (5,) is asked." in flat
+    assert "where" in told and len(set(re.search(r"(\S+) where (\S+) is", told).groups())) == 2
+    g_only = EXERCISES["backward_by_hand"].right
+
+    def backward_by_hand(dy, x_hat, rstd, gamma):
+        g = gamma * dy
+        return g - 0.5 * g.mean(axis=-1, keepdims=True), *g_only(dy, x_hat, rstd, gamma)[1:]
+
+    told = spoken(check(backward_by_hand))
+    assert "it is (g - 0.5 mean(g)). Not right in this: mean(g), what stands in front." in told
+    assert "Missing: 1 term." in told
     no_mean = said(lambda dx, dgamma, dbeta: (dx, dgamma, (dbeta * 0 + 1) / 0))
     assert "dbeta: for ordinary rows (shape (5,)) the largest error is at dbeta[0]: inf" in no_mean
     assert "dgamma, dbeta: right." in said(lambda dx, *rest: (dx + dx**2, *rest))
