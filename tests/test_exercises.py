@@ -15,7 +15,7 @@ import pytest
 from lnlib.bugs import BUGS
 from lnlib.exercises import EXERCISES, check
 from lnlib.exercises.data import SLIPS
-from lnlib.exercises.describe import close
+from lnlib.exercises.describe import close, told_apart
 
 NOTEBOOKS = Path(__file__).resolve().parent.parent / "notebooks"
 LESSONS = sorted(NOTEBOOKS.glob("*.ipynb"))
@@ -343,6 +343,27 @@ def test_a_learner_may_spoil_the_arguments():
     assert "The numbers are right, but it changes dy in place" in spoken(verdict)
 
 
+def test_a_known_mistake_in_a_wrong_shape():
+    def forward_by_hand(x, gamma, beta, eps):
+        xc = x - x.mean(axis=-1, keepdims=True)
+        rstd = 1 / np.sqrt(x.var(axis=-1, keepdims=True, ddof=1) + eps)
+        return gamma * xc * rstd + beta, xc * rstd, rstd[..., 0]
+
+    told = spoken(check(forward_by_hand))
+    assert "y, x_hat: the variance is divided by D - 1" in told
+    assert (
+        "rstd: the variance is divided by D - 1 (ddof = 1); the layer divides by D. Also: " in told
+    )
+
+
+def test_numbers_are_written_so_that_they_differ():
+    assert told_apart(1e-20, 1.0) == "0 where 1 is right."
+    assert told_apart(2.0, 1.0) == "2 where 1 is right."
+    assert told_apart(1 + 1e-7, 1.0) == "1.0000001 where 1 is right."
+    assert told_apart(np.nan, 1.0) == "nan where 1 is right."
+    assert told_apart(np.float64(1), np.bool_(False)) == "True where False is right."
+
+
 def test_nothing_for_some_inputs():
     def mean_backward(dm, D):
         if D == 5:
@@ -374,6 +395,8 @@ def test_verdicts_say_what_differs():
     swapped = said(lambda dx, dgamma, dbeta: (dx, dbeta, dgamma))
     assert "dgamma: this is what dbeta should be" in swapped
     assert "dbeta: this is what dgamma should be; the order is dx, dgamma, dbeta." in swapped
+    no_order = said(lambda dx, dgamma, dbeta: (dx + dx**2, dbeta, dbeta))
+    assert "dgamma: dgamma without x_hat." in no_order
     flat = said(lambda dx, dgamma, dbeta: (dx[None], dgamma[None], dbeta))
     assert "dx: shape (1, 2, 3, 5) where (2, 3, 5) is asked." in flat
     assert "dgamma: shape (1, 5) where (5,) is asked." in flat

@@ -1,7 +1,5 @@
 """Compare a learner's results with the right ones and with those of the known mistakes."""
 
-import copy
-
 import numpy as np
 
 from .describe import close, describe, shape_trouble
@@ -73,7 +71,7 @@ def compare(task, cases, results):
 
     def run(function):
         """Return, for each output, its value in every case."""
-        returned = (function(*copy.deepcopy(arguments)) for arguments in cases.values())
+        returned = (function(*arguments) for arguments in cases.values())
         return list(zip(*(values_of(one, task.outputs) for one in returned), strict=True))
 
     def same(some, others):
@@ -96,8 +94,6 @@ def compare(task, cases, results):
                 remarks[output] = f"nothing for {some[0]}: is a return missing?"
         elif same(mine[k], right[k]):
             remarks[output] = _type_trouble(mine[k], right[k])
-        elif same(*map(_squeezed, (mine[k], right[k]))):
-            remarks[output] = shape_trouble(mine[k], right[k], cases)
         else:
             others = [
                 name
