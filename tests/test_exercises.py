@@ -364,6 +364,22 @@ def test_numbers_are_written_so_that_they_differ():
     assert told_apart(np.float64(1), np.bool_(False)) == "True where False is right."
 
 
+def test_a_cache_is_an_argument_too():
+    def prenorm_backward(dz, cache):
+        results = EXERCISES["prenorm_backward"].right(dz, cache)
+        cache.x_hat[...] = 0
+        return results
+
+    assert "but it changes cache in place" in spoken(check(prenorm_backward))
+
+
+def test_errors_are_told_in_a_line_with_their_place():
+    names = {}
+    exec("\n\n\ndef shift_backward(dy):\n    dy = dy + 1\n    raise ValueError('one\\ntwo')", names)
+    told = spoken(check(names["shift_backward"]))
+    assert told.endswith("It stops with ValueError in line 3 of the function: one")
+
+
 def test_nothing_for_some_inputs():
     def mean_backward(dm, D):
         if D == 5:
