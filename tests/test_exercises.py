@@ -179,7 +179,8 @@ def test_wrong_answer_is_diagnosed(path, name, change, said):
     verdict = check(answer)
     assert verdict.status == "wrong"
     assert said in spoken(verdict), verdict
-    assert repr(check(answer)) == repr(verdict)
+    if change == list(wrong_answers(path)[name][0][:2]):  # once for each exercise
+        assert repr(check(answer)) == repr(verdict)
 
 
 def named(name, body, **names):
