@@ -28,6 +28,11 @@ def all_notebooks():
     return [path for path in paths if ".ipynb_checkpoints" not in path.parts]
 
 
+def lessons():
+    """Return the paths of the lessons, in order, without their solutions."""
+    return [path for path in all_notebooks() if path.parent == NOTEBOOKS]
+
+
 def slide_types(cells):
     """Return what each cell is in a slide show: one idea a slide, pictures on their own."""
     types = []
@@ -40,7 +45,7 @@ def slide_types(cells):
             types.append("skip")
         elif cell.cell_type == "markdown":
             types.append("-" if re.match(r"\*\w", cell.source) else "subslide")  # captions stay
-        elif has_picture(cell):
+        elif pictures(cell):
             types.append("subslide")
         else:  # an answer waits for a click
             asks = re.search(r"\*\*(Predict\.|Is it true\?)\*\*", cells[len(types) - 1].source)
@@ -48,9 +53,10 @@ def slide_types(cells):
     return types
 
 
-def has_picture(cell):
-    """Whether a cell has put out a PNG."""
-    return any("image/png" in output.get("data", {}) for output in cell.get("outputs", []))
+def pictures(cell):
+    """Return the PNGs that a cell has put out, in base64."""
+    data = [output.get("data", {}) for output in cell.get("outputs", [])]
+    return [each["image/png"] for each in data if "image/png" in each]
 
 
 def execute(path):
@@ -82,9 +88,7 @@ def execute(path):
 
 def last_figure(notebook):
     """Return the last PNG among a notebook's outputs."""
-    outputs = [o for cell in notebook.cells if has_picture(cell) for o in cell.outputs]
-    pictures = [o.data["image/png"] for o in outputs if "image/png" in o.get("data", {})]
-    return base64.b64decode(pictures[-1])
+    return base64.b64decode([png for cell in notebook.cells for png in pictures(cell)][-1])
 
 
 def main(arguments):

@@ -5,20 +5,19 @@ import functools
 import inspect
 import re
 from importlib import import_module
-from pathlib import Path
 from typing import NamedTuple
 
 import nbformat
 import numpy as np
 import pytest
+from execute_notebooks import lessons
 
 from lnlib.bugs import BUGS
 from lnlib.exercises import EXERCISES, check
 from lnlib.exercises.data import SLIPS
 from lnlib.exercises.describe import close, told_apart
 
-NOTEBOOKS = Path(__file__).resolve().parent.parent / "notebooks"
-LESSONS = sorted(NOTEBOOKS.glob("*.ipynb"))
+LESSONS = lessons()
 HEADING = re.compile(r"^##+ Exercise (\d\.\d) · (.+)$", re.MULTILINE)
 HEAD = re.compile(r"^(●○○|●●○|●●●) · (\d+) minutes · about (\d+) lines?$", re.MULTILINE)
 

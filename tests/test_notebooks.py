@@ -8,11 +8,19 @@ from pathlib import Path
 
 import nbformat
 import pytest
-from execute_notebooks import METADATA, README_FIGURE, all_notebooks, last_figure, slide_types
+from execute_notebooks import (
+    METADATA,
+    README_FIGURE,
+    all_notebooks,
+    last_figure,
+    lessons,
+    pictures,
+    slide_types,
+)
 
 ROOT = Path(__file__).resolve().parent.parent
 NOTEBOOKS = all_notebooks()
-LESSONS = [path for path in NOTEBOOKS if path.parent.name == "notebooks"]
+LESSONS = lessons()
 NOT_HERE = re.compile(r"/home/|/root/|/work/|/tmp/|/Users/|[A-Z]:\\\\|/usr/lib|site-packages")
 
 
@@ -108,8 +116,7 @@ def test_lesson_asserts_and_draws(path):
     cells = code_cells(path)
     short = path == LESSONS[0]
     assert sum("assert " in cell.source for cell in cells) >= (7 if short else 10)
-    pictures = [o for cell in cells for o in cell.outputs if "image/png" in o.get("data", {})]
-    assert len(pictures) >= (2 if short else 4)
+    assert sum(len(pictures(cell)) for cell in cells) >= (2 if short else 4)
     for cell in cells:
         assert len(cell.source.splitlines()) <= 20, cell.source
 

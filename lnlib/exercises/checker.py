@@ -170,7 +170,7 @@ def _verdict(name, function, task, remarks, changed, tried):
     wrong = [f"{', '.join(outputs)}: {remark}" for remark, outputs in said.items()]
     undone = [output for output, remark in remarks.items() if remark == NOT_DONE]
     fine = [output for output, remark in remarks.items() if remark is None]
-    inform = wrong + [f"{output}: not done yet." for output in undone]
+    inform = wrong + [f"{output}: {NOT_DONE}." for output in undone]
     if fine and inform:
         inform.append(f"{', '.join(fine)}: right.")
     if changed:

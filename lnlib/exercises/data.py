@@ -5,7 +5,7 @@ from unittest import mock
 
 import numpy as np
 
-from ..bugs import BUGS
+from ..bugs import BUGS, row_mean
 from ..layernorm import LayerNormCache, layer_norm_backward, layer_norm_forward
 
 
@@ -82,6 +82,25 @@ def museum(as_cache, outputs=EVERYTHING):
     return told | {text: mistake(backward) for text, backward in SLIPS.items()}
 
 
+def wrong_rstd(root, what, square):
+    """Return {diagnosis: rstd(square, eps)} for rstd = 1 / sqrt(square + eps).
+
+    Parameters
+    ----------
+    root, what, square : str
+        How the diagnoses name rstd's divisor, what is under its root, and that in a formula.
+    """
+    return {
+        f"eps is added outside the root: sqrt({square}) + eps, not sqrt({square} + eps).": (
+            lambda v, eps: 1 / (np.sqrt(v) + eps)
+        ),
+        "eps is missing.": lambda v, eps: 1 / np.sqrt(v),
+        "eps is not the argument but fixed at 1e-5.": lambda v, eps: 1 / np.sqrt(v + 1e-5),
+        f"the root is missing: divided by {what}.": lambda v, eps: 1 / (v + eps),
+        f"multiplied by the {root}, where x_hat is divided by it.": lambda v, eps: np.sqrt(v + eps),
+    }
+
+
 def _dx_with(mean_g, mean_gx):
     """Return a backward pass whose two means, of one argument, are other functions."""
 
@@ -118,9 +137,7 @@ SLIPS = {  # diagnosis -> backward pass
     "sums where the two means along the row belong.": _dx_with(
         *2 * [lambda a: a.sum(axis=-1, keepdims=True)]
     ),
-    "the first mean is a sum.": _dx_with(
-        lambda a: a.sum(axis=-1, keepdims=True), lambda a: a.mean(axis=-1, keepdims=True)
-    ),
+    "the first mean is a sum.": _dx_with(lambda a: a.sum(axis=-1, keepdims=True), row_mean),
     "the two means are taken over the sequences (axis 0), not along each row.": _both(axis=0),
     "the two means are taken over the tokens (axis 1), not along each row.": _both(
         axis=1, keepdims=True
@@ -134,22 +151,18 @@ SLIPS = {  # diagnosis -> backward pass
 
 def dx_terms(dy, x_hat, rstd, gamma):
     """Return the terms of which dx, right or wrong, is usually a sum; see `Exercise.terms`."""
-
-    def mean(a):
-        return a.mean(axis=-1, keepdims=True)
-
     g = gamma * dy  # (..., D)
     terms = {
         "g": g,
-        "mean(g)": mean(g) + 0 * g,
-        "x_hat mean(g x_hat)": x_hat * mean(g * x_hat),
-        "mean(g x_hat)": mean(g * x_hat) + 0 * g,
-        "x_hat mean(g)": x_hat * mean(g),
+        "mean(g)": row_mean(g) + 0 * g,
+        "x_hat mean(g x_hat)": x_hat * row_mean(g * x_hat),
+        "mean(g x_hat)": row_mean(g * x_hat) + 0 * g,
+        "x_hat mean(g)": x_hat * row_mean(g),
         "dy": dy,
-        "mean(dy)": mean(dy) + 0 * g,
-        "x_hat mean(dy x_hat)": x_hat * mean(dy * x_hat),
-        "gamma mean(dy)": gamma * mean(dy),
-        "gamma x_hat mean(dy x_hat)": gamma * x_hat * mean(dy * x_hat),
+        "mean(dy)": row_mean(dy) + 0 * g,
+        "x_hat mean(dy x_hat)": x_hat * row_mean(dy * x_hat),
+        "gamma mean(dy)": gamma * row_mean(dy),
+        "gamma x_hat mean(dy x_hat)": gamma * x_hat * row_mean(dy * x_hat),
     }
     fronts = {
         "rstd * ": rstd,

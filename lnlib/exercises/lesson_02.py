@@ -4,7 +4,7 @@ import numpy as np
 
 from ..layernorm import LayerNormCache, layer_norm_backward
 from .checker import exercise
-from .data import dx_terms, layers, museum
+from .data import dx_terms, layers, museum, wrong_rstd
 
 
 def _forward(x, gamma, beta, eps, axis=-1, ddof=0, centre=True, rstd=None):
@@ -59,19 +59,10 @@ def _other(change):
     ),
     {
         "the variance is divided by D - 1 (ddof = 1); the layer divides by D.": _varied(ddof=1),
-        "eps is added outside the root: sqrt(var) + eps, not sqrt(var + eps).": _varied(
-            rstd=lambda var, eps: 1 / (np.sqrt(var) + eps)
-        ),
-        "eps is missing.": _varied(rstd=lambda var, eps: 1 / np.sqrt(var)),
-        "eps is not the argument but fixed at 1e-5.": _varied(
-            rstd=lambda var, eps: 1 / np.sqrt(var + 1e-5)
-        ),
-        "the root is missing: divided by the variance.": _varied(
-            rstd=lambda var, eps: 1 / (var + eps)
-        ),
-        "multiplied by the standard deviation, where x_hat is divided by it.": _varied(
-            rstd=lambda var, eps: np.sqrt(var + eps)
-        ),
+        **{
+            text: _varied(rstd=rstd)
+            for text, rstd in wrong_rstd("standard deviation", "the variance", "var").items()
+        },
         "this is the standard deviation; rstd is its reciprocal.": _other(
             lambda y, x_hat, rstd, gamma: (y, x_hat, 1 / rstd)
         ),

@@ -2,6 +2,7 @@
 
 import numpy as np
 
+from ..bugs import row_mean
 from ..layernorm import layer_norm_forward
 from .checker import exercise
 from .data import layer, layers
@@ -250,10 +251,6 @@ def complex_gradient(f, x):
     return _complex_step()(f, x)
 
 
-def _mean(a):
-    return a.mean(axis=-1, keepdims=True)  # (..., 1)
-
-
 def _along_gamma(length):
     """Return dy - gamma * length(dy, gamma), where length has shape (B, T, 1)."""
     return lambda dy, gamma: dy - gamma * length(dy, gamma)
@@ -264,35 +261,35 @@ def _along_gamma(length):
     lambda: {k: (a.dy, a.gamma) for k, a in layers(2, 3, 5).items() if "eps" not in k},
     {
         "the mean of dy is taken away; the bug forgets mean(gamma * dy).": (
-            lambda dy, g: dy - _mean(dy)
+            lambda dy, g: dy - row_mean(dy)
         ),
         "mean(gamma * dy) is 0, but this dy is not the nearest: go along gamma, not 1 / gamma.": (
-            lambda dy, g: dy - _mean(g * dy) / g
+            lambda dy, g: dy - row_mean(g * dy) / g
         ),
         "mean(gamma * dy) is 0, but this dy is not the nearest: go along gamma, not along ones.": (
-            lambda dy, g: dy - _mean(g * dy) / g.mean()
+            lambda dy, g: dy - row_mean(g * dy) / g.mean()
         ),
         "one number is taken away in each row, and mean(gamma * dy) is not 0. Go along gamma.": (
-            lambda dy, g: dy - _mean(g * dy)
+            lambda dy, g: dy - row_mean(g * dy)
         ),
         "along gamma, but not as far as the plane: divide by mean(gamma**2).": (
-            _along_gamma(lambda dy, g: _mean(g * dy))
+            _along_gamma(lambda dy, g: row_mean(g * dy))
         ),
         "divided by the square of the mean, where the mean of the squares belongs.": (
-            _along_gamma(lambda dy, g: _mean(g * dy) / g.mean() ** 2)
+            _along_gamma(lambda dy, g: row_mean(g * dy) / g.mean() ** 2)
         ),
         "a mean above and a sum below: D is left over.": (
-            _along_gamma(lambda dy, g: _mean(g * dy) / np.sum(g**2))
+            _along_gamma(lambda dy, g: row_mean(g * dy) / np.sum(g**2))
         ),
         "the sign: this goes away from the plane.": (
-            _along_gamma(lambda dy, g: -_mean(g * dy) / np.mean(g**2))
+            _along_gamma(lambda dy, g: -row_mean(g * dy) / np.mean(g**2))
         ),
         "one condition for the whole array; it must hold in every row.": (
             _along_gamma(lambda dy, g: np.mean(g * dy) / np.mean(g**2))
         ),
-        "this is what to take away from dy.": (lambda dy, g: g * _mean(g * dy) / np.mean(g**2)),
+        "this is what to take away from dy.": (lambda dy, g: g * row_mean(g * dy) / np.mean(g**2)),
         "this is g less its mean; the exercise asks for dy.": (
-            lambda dy, g: g * dy - _mean(g * dy)
+            lambda dy, g: g * dy - row_mean(g * dy)
         ),
         "the length of gamma is not squared: divide by the mean of gamma**2.": (
             _along_gamma(lambda dy, g: np.sum(g * dy, axis=-1, keepdims=True) / np.linalg.norm(g))
@@ -301,20 +298,22 @@ def _along_gamma(length):
             _along_gamma(lambda dy, g: np.sum(g * dy, axis=-1, keepdims=True) / np.mean(g**2))
         ),
         "divided by mean(gamma), where mean(gamma**2) belongs.": (
-            _along_gamma(lambda dy, g: _mean(g * dy) / g.mean())
+            _along_gamma(lambda dy, g: row_mean(g * dy) / g.mean())
         ),
         "mean(gamma * dy) is 0, but this dy is not the nearest: all of the change is in one entry "
         "of each row.": lambda dy, g: np.concatenate(
             [dy[..., :-1], -np.sum((g * dy)[..., :-1], axis=-1, keepdims=True) / g[-1]], axis=-1
         ),
         "mean(gamma * dy) is 0, but this dy is not the nearest: do not centre dy first.": (
-            lambda dy, g: _along_gamma(lambda d, g: _mean(g * d) / np.mean(g**2))(dy - _mean(dy), g)
+            lambda dy, g: _along_gamma(lambda d, g: row_mean(g * d) / np.mean(g**2))(
+                dy - row_mean(dy), g
+            )
         ),
         "this is gamma * dy; the exercise asks for dy.": (
-            lambda dy, g: g * (dy - g * _mean(g * dy) / np.mean(g**2))
+            lambda dy, g: g * (dy - g * row_mean(g * dy) / np.mean(g**2))
         ),
     },
 )
 def blind_dy(dy, gamma):
     """Return the nearest dy in whose rows mean(gamma * dy) is 0, (B, T, D)."""
-    return _along_gamma(lambda dy, g: _mean(g * dy) / np.mean(g**2))(dy, gamma)
+    return _along_gamma(lambda dy, g: row_mean(g * dy) / np.mean(g**2))(dy, gamma)

@@ -4,18 +4,15 @@ import math
 
 import numpy as np
 
+from ..bugs import row_mean
 from ..layernorm import layer_norm_forward
 from ..variance import naive
 from .checker import exercise
 from .data import layer
 
 
-def _mean(a, **options):
-    return a.mean(axis=-1, **options)  # (...,)
-
-
-def _row_mean(a):
-    return _mean(a, keepdims=True)  # (..., 1)
+def _mean(a):
+    return a.mean(axis=-1)  # (...,)
 
 
 def _far(seed, offset, grid, dtype=np.float32, spread=4):
@@ -309,14 +306,14 @@ def _largest(x, axis=-1):
 
 
 def _normalised(
-    scale=lambda x: _power_of_two(_largest(x)), again=True, var=lambda xc: _row_mean(xc * xc)
+    scale=lambda x: _power_of_two(_largest(x)), again=True, var=lambda xc: row_mean(xc * xc)
 ):
     """Return x_hat as a function of x, with what can be forgotten."""
 
     def x_hat(x):
         x = x / scale(x)  # (B, T, D)
-        xc = x - _row_mean(x)  # (B, T, D)
-        xc = xc - _row_mean(xc) if again else xc
+        xc = x - row_mean(x)  # (B, T, D)
+        xc = xc - row_mean(xc) if again else xc
         return xc / np.sqrt(var(xc))
 
     return x_hat
@@ -357,7 +354,7 @@ def _ranges():
             _normalised(again=False)
         ),
         "centred once; the variance is corrected for it, but x_hat is not.": _normalised(
-            again=False, var=lambda xc: _row_mean(xc * xc) - _row_mean(xc) ** 2
+            again=False, var=lambda xc: row_mean(xc * xc) - row_mean(xc) ** 2
         ),
         "divided by the largest entry itself: that rounds, and at an offset the digits are gone. "
         "A power of two does not round.": (_normalised(_largest)),
@@ -374,7 +371,7 @@ def _ranges():
             _normalised(lambda x: _power_of_two(np.abs(x[..., :1])))
         ),
         "scaled by the mean, which may be 0 or small; take the largest |x| of the row.": (
-            _normalised(lambda x: _power_of_two(np.abs(_row_mean(x))))
+            _normalised(lambda x: _power_of_two(np.abs(row_mean(x))))
         ),
         "multiplied by the power of two, where the row must be divided by it.": (
             _normalised(lambda x: 1 / _power_of_two(_largest(x)))
@@ -383,7 +380,7 @@ def _ranges():
             (x - x.mean()) / x.std()
         ),
         "the root is missing: divided by the variance.": (
-            _normalised(var=lambda xc: _row_mean(xc * xc) ** 2)
+            _normalised(var=lambda xc: row_mean(xc * xc) ** 2)
         ),
         "every entry has a scale of its own; all entries of a row must share one.": (
             _normalised(_power_of_two)
@@ -392,7 +389,7 @@ def _ranges():
             lambda x: _normalised()(x) * _power_of_two(_largest(x))
         ),
         "1e-5 is added to the variance; here eps is 0.": (
-            _normalised(var=lambda xc: _row_mean(xc * xc) + xc.dtype.type(1e-5))
+            _normalised(var=lambda xc: row_mean(xc * xc) + xc.dtype.type(1e-5))
         ),
         "divided by D - 1; the layer divides by D.": (
             _normalised(var=lambda xc: xc.var(axis=-1, ddof=1, keepdims=True))

@@ -146,12 +146,14 @@ def seconds_at_least(flops, nbytes, bandwidth, arithmetic):
     return seconds, flops / arithmetic / seconds
 
 
-def _fitting(x_hat=0, per_row=3, per_layer=1, layers_of=lambda layers: layers, size=None):
-    """Vary what is kept: numbers per token beside D (None: D more), vectors of gamma per layer."""
+def _fitting(
+    per_token=lambda D: D + 1, per_row=3, per_layer=1, layers_of=lambda layers: layers, size=None
+):
+    """Vary what is kept: numbers per token with x_hat or without, vectors of gamma per layer."""
 
     def answer(memory, layers, D, itemsize):
         numbers = memory / (layers_of(layers) * (size or itemsize)) - per_layer * D
-        return numbers // (2 * D + 1 if x_hat is None else D + 1 + x_hat), numbers // per_row
+        return numbers // per_token(D), numbers // per_row
 
     return answer
 
@@ -185,8 +187,8 @@ def _unrounded(memory, layers, D, itemsize):
                 memory // (layers * itemsize * (D + 3)),
             )
         ),
-        "rstd is missing: x_hat comes with one number per token.": _fitting(x_hat=-1),
-        "x_hat needs no mean: it comes with rstd alone.": _fitting(x_hat=1),
+        "rstd is missing: x_hat comes with one number per token.": _fitting(lambda D: D),
+        "x_hat needs no mean: it comes with rstd alone.": _fitting(lambda D: D + 2),
         "rest is missing: mean, rest and rstd, three numbers per token.": _fitting(per_row=2),
         "three numbers per token, not one.": _fitting(per_row=1),
         "x is in it, which somebody else keeps here.": (
@@ -205,7 +207,7 @@ def _unrounded(memory, layers, D, itemsize):
             )
         ),
         "beta is counted too; the cache does not keep it.": _fitting(per_layer=2),
-        "x is counted beside x_hat.": _fitting(x_hat=None),
+        "x is counted beside x_hat.": _fitting(lambda D: 2 * D + 1),
         "n // D + 1 is (n // D) + 1: parentheses.": (
             lambda memory, layers, D, itemsize: (
                 (memory // (layers * itemsize) - D) // D + 1,

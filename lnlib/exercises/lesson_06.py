@@ -84,7 +84,7 @@ __global__ void rows_of_32(const float *x, float *y, float eps)
 
 def _run_normalise(function):
     def run():
-        source = source_of(function, "normalise")
+        source = source_of(function(), "normalise")
         numbers = {"eps": np.float32(EPS)}
         pieces, shapes = ("", source, ROW_KERNEL), {"y": ROWS.shape}
         return launch(pieces, "rows_of_32", len(ROWS), 32, {"x": ROWS}, shapes, numbers)["y"]

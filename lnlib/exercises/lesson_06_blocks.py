@@ -38,17 +38,24 @@ def _which_barrier(said, source):
     return next((m for words, m in WHICH_BARRIER.items() if re.search(words, said)), "")
 
 
+def _sums(source, values, how_many):
+    """Return the sums of each row and, if how_many is 2, of its squares: a thread a value."""
+    rows, threads = values.shape
+    return launch(
+        ("", source, SUMS_KERNEL), f"sums<{threads}>", rows, threads, {"x": values},
+        {"total": values.shape, "squares": values.shape}, {"how_many": np.int32(how_many)},
+    )  # fmt: skip
+
+
 def _run_sums(function):
     def run():
-        source = source_of(function, "tree_sum")
-        shapes = {"total": VALUES.shape, "squares": VALUES.shape}
-        kernel = f"sums<{THREADS}>", len(VALUES), THREADS, {"x": VALUES}, shapes
+        source = source_of(function(), "tree_sum")
         try:
-            launch(("", source, SUMS_KERNEL), *kernel, {"how_many": np.int32(1)})
+            _sums(source, VALUES, 1)
         except Stopped as error:
             raise Stopped(f"{error}. {_which_barrier(str(error), source)}".rstrip(". ")) from None
         try:
-            results = launch(("", source, SUMS_KERNEL), *kernel, {"how_many": np.int32(2)})
+            results = _sums(source, VALUES, 2)
         except Stopped as error:
             raise Stopped(
                 f"{error}. One sum alone is right. But when a second one follows, a fast thread "
@@ -62,10 +69,7 @@ def _run_sums(function):
 def _other_threads(function):
     """Say if a sum that is right for THREADS threads is not so for half as many."""
     half, values = THREADS // 2, np.ascontiguousarray(VALUES[:, : THREADS // 2])
-    shapes = {"total": values.shape, "squares": values.shape}
-    source = source_of(function, "tree_sum")
-    kernel = f"sums<{half}>", len(values), half, {"x": values}, shapes
-    total = launch(("", source, SUMS_KERNEL), *kernel, {"how_many": np.int32(1)})["total"]
+    total = _sums(source_of(function(), "tree_sum"), values, 1)["total"]
     if not np.allclose(total, values.sum(axis=1, keepdims=True), rtol=1e-4):
         return f"Right for {THREADS} threads, but not for {half}: use THREADS."
     return None
@@ -141,7 +145,7 @@ def _residual(D=1000):
 
 def _launch_residual(function, threads, vectors, width, D, counts=None):
     before, after = _residual_kernel()
-    pieces, inputs = (before, source_of(function, "load_sum"), after), _residual(D)
+    pieces, inputs = (before, source_of(function(), "load_sum"), after), _residual(D)
     rows = len(inputs["a"])
     # `mean` is a float64 in the kernel: two float32 numbers
     shapes = {"s": (rows, D), "y": (rows, D), "mean": (rows, 2), "rstd": (rows, 1)}

@@ -4,8 +4,9 @@ from types import SimpleNamespace
 
 import numpy as np
 
+from ..bugs import row_mean
 from .checker import exercise
-from .data import dx_terms, layer, layers
+from .data import dx_terms, layer, layers, wrong_rstd
 
 
 def _rows(*shape):
@@ -18,10 +19,6 @@ def _rows(*shape):
     )
 
 
-def _mean(a, axis=-1):
-    return a.mean(axis=axis, keepdims=True)  # (..., 1)
-
-
 # ---- 7.1 -----------------------------------------------------------------------------------------
 
 
@@ -30,7 +27,7 @@ def _varied(axis=-1, centre=lambda x: 0, rstd=lambda ms, eps: 1 / np.sqrt(ms + e
 
     def mistake(x, gamma, eps):
         z = x - centre(x)  # (B, T, D)
-        r = rstd(_mean(z * z, axis), eps)  # (B, T, 1)
+        r = rstd(np.mean(z * z, axis=axis, keepdims=True), eps)  # (B, T, 1)
         return gamma * z * r, z * r, r
 
     return mistake
@@ -47,7 +44,7 @@ def _variance(x, gamma, eps):
 
 
 def _centred_afterwards(x_hat, rstd, gamma):
-    z = x_hat - _mean(x_hat)
+    z = x_hat - row_mean(x_hat)
     return gamma * z, z, rstd
 
 
@@ -62,26 +59,17 @@ def _sum_of_squares(x, gamma, eps):
         | {"eps = 0.1": (*_rows(3, 4, 2)["another shape"][1:3], 0.1)}
     ),
     {
-        "this is LayerNorm: RMSNorm subtracts no mean.": _varied(centre=_mean),
+        "this is LayerNorm: RMSNorm subtracts no mean.": _varied(centre=row_mean),
         "the variance is in it. Nothing is centred here: it is the mean of x**2.": _variance,
         "the mean is subtracted in x_hat. Nothing is centred here.": _returned(_centred_afterwards),
         "a sum where the mean of x**2 belongs: not divided by D.": _sum_of_squares,
-        "eps is added outside the root: sqrt(ms) + eps, not sqrt(ms + eps).": _varied(
-            rstd=lambda ms, eps: 1 / (np.sqrt(ms) + eps)
-        ),
         "eps is added to 1 / sqrt(ms); it belongs to ms, inside the root.": _varied(
             rstd=lambda ms, eps: 1 / np.sqrt(ms) + eps
         ),
-        "eps is missing.": _varied(rstd=lambda ms, eps: 1 / np.sqrt(ms)),
-        "eps is not the argument but fixed at 1e-5.": _varied(
-            rstd=lambda ms, eps: 1 / np.sqrt(ms + 1e-5)
-        ),
-        "the root is missing: divided by the mean of the squares.": _varied(
-            rstd=lambda ms, eps: 1 / (ms + eps)
-        ),
-        "multiplied by the root, where x_hat is divided by it.": _varied(
-            rstd=lambda ms, eps: np.sqrt(ms + eps)
-        ),
+        **{
+            text: _varied(rstd=rstd)
+            for text, rstd in wrong_rstd("root", "the mean of the squares", "ms").items()
+        },
         "this is the root of the mean square; rstd is its reciprocal.": _returned(
             lambda x_hat, rstd, gamma: (gamma * x_hat, x_hat, 1 / rstd)
         ),
@@ -172,7 +160,7 @@ def wrong_dx(dx_of):
 
     def backward(dy, x_hat, rstd, gamma):
         a = SimpleNamespace(dy=dy, x_hat=x_hat, rstd=rstd, gamma=gamma, g=gamma * dy)
-        a.along = _mean(a.g * x_hat)  # (..., 1)
+        a.along = row_mean(a.g * x_hat)  # (..., 1)
         return dx_of(a), rms_backward(dy, x_hat, rstd, gamma)[1]
 
     return backward
@@ -192,15 +180,15 @@ def _rows_of(dy):
 
 WRONG_DX = {
     "LayerNorm's mean term is still there; without a mean in the layer there is none.": (
-        lambda a: a.rstd * (a.g - _mean(a.g) - a.x_hat * a.along)
+        lambda a: a.rstd * (a.g - row_mean(a.g) - a.x_hat * a.along)
     ),
     "only the straight route is there: rstd depends on every x too.": lambda a: a.rstd * a.g,
     "gamma stands in front of the mean; it differs from entry to entry, so it belongs inside.": (
-        lambda a: a.rstd * a.gamma * (a.dy - a.x_hat * _mean(a.dy * a.x_hat))
+        lambda a: a.rstd * a.gamma * (a.dy - a.x_hat * row_mean(a.dy * a.x_hat))
     ),
-    "gamma is missing.": lambda a: a.rstd * (a.dy - a.x_hat * _mean(a.dy * a.x_hat)),
+    "gamma is missing.": lambda a: a.rstd * (a.dy - a.x_hat * row_mean(a.dy * a.x_hat)),
     "gamma is missing inside the mean, where the row's g is averaged.": (
-        lambda a: a.rstd * (a.g - a.x_hat * _mean(a.dy * a.x_hat))
+        lambda a: a.rstd * (a.g - a.x_hat * row_mean(a.dy * a.x_hat))
     ),
     "the term through rstd has the wrong sign.": lambda a: a.rstd * (a.g + a.x_hat * a.along),
     "twice the term through rstd: the 1/2 of the root's derivative is missing.": (
@@ -223,13 +211,13 @@ WRONG_DX = {
         lambda a: a.rstd * a.g - a.rstd**3 * a.x_hat * a.along
     ),
     "the mean over the rows, where each row has its own.": (
-        lambda a: a.rstd * (a.g - a.x_hat * _mean(a.g * a.x_hat, _rows_of(a.g)))
+        lambda a: a.rstd * (a.g - a.x_hat * np.mean(a.g * a.x_hat, axis=_rows_of(a.g)))
     ),
     "one mean of the whole array, where each row has its own.": (
         lambda a: a.rstd * (a.g - a.x_hat * np.mean(a.g * a.x_hat))
     ),
     "mean(g) * mean(x_hat), where the mean of the products belongs.": (
-        lambda a: a.rstd * (a.g - a.x_hat * _mean(a.g) * _mean(a.x_hat))
+        lambda a: a.rstd * (a.g - a.x_hat * row_mean(a.g) * row_mean(a.x_hat))
     ),
 }
 WRONG_DGAMMA = {

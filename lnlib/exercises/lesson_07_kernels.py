@@ -50,7 +50,7 @@ class Launch(NamedTuple):
 
 def _run(kernel, text, given, blocks, outputs, numbers, counts=None):
     """Run one kernel; outputs: {name: shape}."""
-    pieces = passes.read_source(), source_of(lambda: text, kernel), ""
+    pieces = passes.read_source(), source_of(text, kernel), ""
     expression = f"{kernel}<{given.threads}, {given.vectors}, {given.width}>"
     return launch(pieces, expression, blocks, given.threads, given.inputs, outputs, numbers, counts)
 
