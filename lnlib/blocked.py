@@ -11,6 +11,7 @@ from typing import NamedTuple
 import numpy as np
 
 from . import layernorm as reference
+from .checks import check_backward, check_forward
 
 BLOCK_BYTES = 288 * 1024  # of x: with dy, dx and two buffers beside it, 1.4 MiB of L2 cache
 BLOCK_ROWS = 96  # that are added up in float32: runs of 16, then up to 6 runs; float64 beyond
@@ -71,7 +72,7 @@ def layer_norm_forward(x, gamma, beta, eps=1e-5, *, out=None):
     the reference, which scales them. With those in between, gamma and dy may be as small as 1e-30
     and as large as 1e30.
     """
-    x, gamma, beta, dtype = reference._check_forward(x, gamma, beta, eps)
+    x, gamma, beta, eps, dtype = check_forward(x, gamma, beta, eps)
     y = _output(out, x, dtype, x)
     work, D = gamma.dtype, len(gamma)
     eps = work.type(eps)
@@ -131,7 +132,7 @@ def layer_norm_backward(dy, cache, *, out=None):
     arrays and a number: dx = (rstd * gamma) * dy - a * xc + (a * rest - b), where
     a = rstd ** 2 * mean(g * x_hat) and b = rstd * mean(g).
     """
-    dy, dtype = reference._check_backward(dy, cache, BlockedCache)
+    dy, dtype = check_backward(dy, cache, BlockedCache)
     dx = _output(out, dy, dtype, dy, cache.x)
     work, D = np.result_type(dy, cache.gamma), len(cache.gamma)
     flat_dy, flat_dx, x = (a.reshape(-1, D) for a in (dy, dx, cache.x))  # (N, D)

@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from .checks import row_mean
 from .layernorm import layer_norm_backward
 
 
@@ -44,11 +45,6 @@ def _wrong_dx(name, forgets):
         return backward
 
     return hang
-
-
-def row_mean(a):
-    """Return the mean of each row of a, (..., D), in shape (..., 1)."""
-    return a.mean(axis=-1, keepdims=True)
 
 
 @_wrong_dx("no mean term", "that every x moves the mean")

@@ -8,7 +8,7 @@ if D is 0.
 
 import numpy as np
 
-from .layernorm import _check_floating, _check_rows
+from .checks import check_floating, check_rows
 
 
 def naive(x):
@@ -75,10 +75,10 @@ def welford(x):
 
 
 def _rows(x):
-    x = _check_floating("x", x)
+    x = check_floating("x", x)
     if np.iscomplexobj(x):
         raise TypeError(f"x must be real, got dtype {x.dtype}")
-    _check_rows(x)
+    check_rows(x)
     return x
 
 

@@ -5,7 +5,8 @@ from unittest import mock
 
 import numpy as np
 
-from ..bugs import BUGS, row_mean
+from ..bugs import BUGS
+from ..checks import row_mean
 from ..layernorm import LayerNormCache, layer_norm_backward, layer_norm_forward
 
 

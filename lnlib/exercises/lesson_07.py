@@ -4,7 +4,7 @@ from types import SimpleNamespace
 
 import numpy as np
 
-from ..bugs import row_mean
+from ..checks import row_mean
 from .checker import exercise
 from .data import dx_terms, layer, layers, wrong_rstd
 

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ..layernorm import _check_eps, _check_rows
+from ..checks import check_eps, check_rows
 
 # Rows of up to D floats: threads in a block, floats of the row that a thread holds, and how many
 # blocks of the backward pass work on one multiprocessor at a time.
@@ -140,14 +140,14 @@ def forward(machine, x, gamma, beta, eps, kernel="forward", width=None):
     """Launch the forward pass; see `lnlib.gpu.layer_norm_forward` for the arguments."""
     _check_kernel(kernel, FORWARD)
     _check(machine, "x", x)
-    _check_rows(x)
+    check_rows(x)
     D = x.shape[-1]
     rows = x.size // D
     if D >= 2**30 or rows >= 2**31:
         raise ValueError(f"x must have D < 2**30 and fewer than 2**31 rows, got shape {x.shape}")
     _check(machine, "gamma", gamma, shape=(D,))
     _check(machine, "beta", beta, shape=(D,))
-    _check_eps(eps)
+    eps = check_eps(eps)
 
     y = machine.empty(x.shape, np.float32)
     mean = machine.empty((*x.shape[:-1], 1), np.float64)
