@@ -83,7 +83,7 @@ def launch(pieces, kernel, blocks, threads, inputs, outputs, numbers, counts=Non
         results = {name: np.full(shape, np.nan, np.float32) for name, shape in outputs.items()}
         traffic = {}
         try:
-            emulator._run(
+            emulator.run(
                 order, source, traffic, kernel, blocks, threads, 0, inputs, results, numbers,
                 seconds=30,  # enough for all that ever returns
             )  # fmt: skip

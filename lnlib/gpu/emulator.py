@@ -146,13 +146,13 @@ def _machine(order, source, counts):
         zeros=np.zeros,
         address=lambda array: array.ctypes.data,
         check_place=lambda name, array: None,
-        run=functools.partial(_run, order, source, counts),
+        run=functools.partial(run, order, source, counts),
         blocks=lambda per_processor: BLOCKS,
         shared_limit=lambda: np.inf,
     )
 
 
-def _run(
+def run(
     order, source, counts, kernel, blocks, threads, shared_bytes, inputs, outputs, numbers,
     seconds=300,
 ):  # fmt: skip
