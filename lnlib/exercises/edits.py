@@ -14,7 +14,8 @@ def edits(table, also=None):
     ----------
     table : str
         Lines "old => new", indented by 4: what is replaced, wherever it stands; several lines are
-        replaced together. Below them, indented by 8, what is then wrong, in words.
+        replaced together. Below them, indented by 8, what is then wrong, in words; several edits may have
+        the same words.
     also : (old, new), optional
         A change that is right and after which each edit is a mistake with other numbers: every
         edit is made with it as well.
@@ -30,7 +31,8 @@ def edits(table, also=None):
     for lines, words in ENTRY.findall(table):
         pairs = (line.split(" =>", 1) for line in lines.splitlines())
         edit = tuple((old.strip(), new.strip()) for old, new in pairs)
-        mistakes[" ".join(words.split())] = [edit, (also, *edit)] if also else [edit]
+        ways = mistakes.setdefault(" ".join(words.split()), [])
+        ways += [edit, (also, *edit)] if also else [edit]
     return mistakes
 
 
