@@ -15,14 +15,10 @@ def _x():
     "mean",
     _x,
     edits("""
-    axis=-1 => axis=0
-        the mean is taken over the sequences (axis 0), not along each row.
-    axis=-1 => axis=1
-        the mean is taken over the tokens (axis 1), not along each row.
-    axis=-1, keepdims=True =>
-        one mean for the whole array, where each row has its own.
-    .mean => .sum
-        the sum of each row, not divided by D.
+    axis=-1 => axis=0  # the mean is taken over the sequences (axis 0), not along each row.
+    axis=-1 => axis=1  # the mean is taken over the tokens (axis 1), not along each row.
+    axis=-1, keepdims=True =>  # one mean for the whole array, where each row has its own.
+    .mean => .sum  # the sum of each row, not divided by D.
     """),
 )
 def row_mean(x):
@@ -34,16 +30,11 @@ def row_mean(x):
     "dbeta",
     _x,
     edits("""
-    (0, 1) => 0
-        the tokens are not summed yet: a sum over axis 0 alone.
-    (0, 1) => 1
-        the sequences are not summed yet: a sum over axis 1 alone.
-    (0, 1) => -1
-        a sum along each row; beta is shared by the rows, so add up the rows.
-    axis=(0, 1) =>
-        one number: also the last axis, which beta has, was summed.
-    sum => mean
-        the mean over the rows. Broadcast values get the sum, not divided by B T.
+    (0, 1) => 0  # the tokens are not summed yet: a sum over axis 0 alone.
+    (0, 1) => 1  # the sequences are not summed yet: a sum over axis 1 alone.
+    (0, 1) => -1  # a sum along each row; beta is shared by the rows, so add up the rows.
+    axis=(0, 1) =>  # one number: also the last axis, which beta has, was summed.
+    sum => mean  # the mean over the rows. Broadcast values get the sum, not divided by B T.
     """),
 )
 def shift_backward(dy):
@@ -58,12 +49,10 @@ def shift_backward(dy):
         "D = 7": (layer(4, 4, 2, 1).dy, 7),
     },
     edits("""
-    / D =>
-        the 1/D of the mean is missing.
+    / D =>  # the 1/D of the mean is missing.
     np.repeat(dm, D, axis=-1) => dm
         each x gets its share, but dx must have the shape of x: D entries a row.
-    / D => / dm.size
-        divided by the number of rows; each mean is over the D entries of a row.
+    / D => / dm.size  # divided by the number of rows; each mean is over the D entries of a row.
     """),
 )
 def mean_backward(dm, D):

@@ -19,46 +19,26 @@ from .edits import edits
         the variance is divided by D - 1 (ddof = 1); the layer divides by D.
     np.sqrt(var + eps) => (np.sqrt(var) + eps)
         eps is added outside the root: sqrt(var) + eps, not sqrt(var + eps).
-    var + eps => var
-        eps is missing.
-    var + eps => var + 1e-5
-        eps is not the argument but fixed at 1e-5.
-    np.sqrt(var + eps) => (var + eps)
-        the root is missing: divided by the variance.
-    1 / np.sqrt => np.sqrt
-        multiplied by the standard deviation, where x_hat is divided by it.
-    x_hat, rstd => x_hat, 1 / rstd
-        this is the standard deviation; rstd is its reciprocal.
-    x_hat, rstd => x_hat, var + eps
-        this is var + eps; rstd is one over its root.
-    x_hat, rstd => x_hat, var
-        this is the variance; rstd is 1 / sqrt(var + eps).
-    x_hat, rstd => gamma * x_hat, rstd
-        gamma is in it already; x_hat is what gamma multiplies.
-    np.mean(xc**2 => np.sum(xc**2
-        the squares are summed and not divided by D.
-    np.mean(xc**2 => np.mean(x**2
-        the mean of x**2, not the variance: centre before you square.
-    xc * rstd => x * rstd
-        x is divided, but not centred: subtract the mean.
-    axis=-1 => axis=0
-        mean and variance over the sequences (axis 0), not along each row.
-    axis=-1 => axis=(0, 1)
-        mean and variance over all rows (axes 0 and 1), not along each row.
-    axis=-1 => axis=1
-        mean and variance over the tokens (axis 1), not along each row.
-    axis=-1 => axis=None
-        one mean and variance for the whole array, where each row has its own.
-    x_hat + beta => x_hat
-        beta is missing.
-    gamma * x_hat => x_hat
-        gamma is missing.
-    gamma * x_hat + beta => x_hat
-        gamma and beta are missing.
-    gamma * x_hat + beta => gamma * (x_hat + beta)
-        gamma multiplies beta as well: it must not.
-    gamma * x_hat + beta => beta * x_hat + gamma
-        gamma and beta have changed places.
+    var + eps => var  # eps is missing.
+    var + eps => var + 1e-5  # eps is not the argument but fixed at 1e-5.
+    np.sqrt(var + eps) => (var + eps)  # the root is missing: divided by the variance.
+    1 / np.sqrt => np.sqrt  # multiplied by the standard deviation, where x_hat is divided by it.
+    x_hat, rstd => x_hat, 1 / rstd  # this is the standard deviation; rstd is its reciprocal.
+    x_hat, rstd => x_hat, var + eps  # this is var + eps; rstd is one over its root.
+    x_hat, rstd => x_hat, var  # this is the variance; rstd is 1 / sqrt(var + eps).
+    x_hat, rstd => gamma * x_hat, rstd  # gamma is in it already; x_hat is what gamma multiplies.
+    np.mean(xc**2 => np.sum(xc**2  # the squares are summed and not divided by D.
+    np.mean(xc**2 => np.mean(x**2  # the mean of x**2, not the variance: centre before you square.
+    xc * rstd => x * rstd  # x is divided, but not centred: subtract the mean.
+    axis=-1 => axis=0  # mean and variance over the sequences (axis 0), not along each row.
+    axis=-1 => axis=(0, 1)  # mean and variance over all rows (axes 0 and 1), not along each row.
+    axis=-1 => axis=1  # mean and variance over the tokens (axis 1), not along each row.
+    axis=-1 => axis=None  # one mean and variance for the whole array, where each row has its own.
+    x_hat + beta => x_hat  # beta is missing.
+    gamma * x_hat => x_hat  # gamma is missing.
+    gamma * x_hat + beta => x_hat  # gamma and beta are missing.
+    gamma * x_hat + beta => gamma * (x_hat + beta)  # gamma multiplies beta as well: it must not.
+    gamma * x_hat + beta => beta * x_hat + gamma  # gamma and beta have changed places.
     """),
 )
 def forward_by_hand(x, gamma, beta, eps):
@@ -91,18 +71,13 @@ def backward_by_hand(dy, x_hat, rstd, gamma):
     lambda: {k: (a.dy, a.y, a.cache.rstd, a.gamma, a.beta) for k, a in layers(2, 3, 5).items()},
     edits(
         """
-    (y - beta) / gamma => y
-        y is taken for x_hat.
-    (y - beta) => y
-        x_hat is y / gamma here: beta is not subtracted.
-    (y - beta) / gamma => y - beta
-        x_hat is y - beta here: gamma is still in it.
+    (y - beta) / gamma => y  # y is taken for x_hat.
+    (y - beta) => y  # x_hat is y / gamma here: beta is not subtracted.
+    (y - beta) / gamma => y - beta  # x_hat is y - beta here: gamma is still in it.
     (y - beta) / gamma => y / gamma - beta
         x_hat is y / gamma - beta here: beta was added last, so take it off first.
-    y - beta => y + beta
-        x_hat is (y + beta) / gamma here: the sign of beta.
-    / gamma => * gamma
-        x_hat is (y - beta) * gamma here: divide by gamma.
+    y - beta => y + beta  # x_hat is (y + beta) / gamma here: the sign of beta.
+    / gamma => * gamma  # x_hat is (y - beta) * gamma here: divide by gamma.
     """,
         # lnlib centres g first: the same for a right x_hat, which is centred too
         also=("backward_by_hand(dy, x_hat, rstd, gamma)", "_by_lnlib(dy, x_hat, rstd, gamma)"),
@@ -124,22 +99,14 @@ def _by_lnlib(dy, x_hat, rstd, gamma):
     "dx dgamma dbeta",
     lambda: {k: (a.dy, a.cache) for k, a in layers(2, 3, 5).items()},
     edits("""
-    dz + dx => dx
-        the gradient that flows past the layer is missing: z contains x itself.
-    dz + dx => dz
-        the gradient through the layer is missing.
-    dz + dx => dz - dx
-        the two gradients are subtracted; a value used twice gets the sum.
-    dz + dx => cache.gamma * dz + dx
-        the path past the layer has no gamma in it.
-    dz + dx => cache.rstd * dz + dx
-        the path past the layer has no rstd in it.
-    dz + dx => 2 * dz + dx
-        the path past the layer is counted twice.
-    dz + dx => dz + 2 * dx
-        the path through the layer is counted twice.
-    dz + dx => (dz + dx) / 2
-        the two gradients are averaged; a value used twice gets the sum.
+    dz + dx => dx  # the gradient that flows past the layer is missing: z contains x itself.
+    dz + dx => dz  # the gradient through the layer is missing.
+    dz + dx => dz - dx  # the two gradients are subtracted; a value used twice gets the sum.
+    dz + dx => cache.gamma * dz + dx  # the path past the layer has no gamma in it.
+    dz + dx => cache.rstd * dz + dx  # the path past the layer has no rstd in it.
+    dz + dx => 2 * dz + dx  # the path past the layer is counted twice.
+    dz + dx => dz + 2 * dx  # the path through the layer is counted twice.
+    dz + dx => (dz + dx) / 2  # the two gradients are averaged; a value used twice gets the sum.
     dz + dx, dgamma, dbeta => dz + dx, 2 * dgamma, 2 * dbeta
         they come out twice: gamma and beta are used once.
     """),

@@ -85,14 +85,10 @@ def _pairs():
     np.abs(computed - measured) => (computed - measured).ravel()
     np.abs(measured) => measured.ravel()
         a mean, or a sum of squares: one wrong entry is diluted by the others. Take the largest.
-    <= rtol => <= 1e-8
-        rtol is not used.
-    <= => >=
-        True where the error is large; it should be True where it is small.
-    <= => >
-        True where the error is large; it should be True where it is small.
-    <= => <
-        an error of exactly rtol must pass: "at most" is <=.
+    <= rtol => <= 1e-8  # rtol is not used.
+    <= => >=  # True where the error is large; it should be True where it is small.
+    <= => >  # True where the error is large; it should be True where it is small.
+    <= => <  # an error of exactly rtol must pass: "at most" is <=.
     """),
     rtol=0,
 )
@@ -128,8 +124,7 @@ def _curved(seed, *shape, centre=0.0):
         a forward difference, divided by its step; the central one steps to both sides.
     (f(plus) - f(minus)) / (plus[index] - minus[index]) => (f(x) - f(minus)) / h
         a backward difference, f(x) - f(x - h); the central one steps to both sides.
-    (plus[index] - minus[index]) => h
-        divided by h: from x - h to x + h it is two steps.
+    (plus[index] - minus[index]) => h  # divided by h: from x - h to x + h it is two steps.
     (plus[index] - minus[index]) => (2 * h)
         divided by 2h. Near 1e8, x + h and x - h are rounded to the grid: divide by the step that
         was taken.
@@ -198,18 +193,15 @@ def _probe(seed, *shape, spread=1.0, eps=1e-5, value=-60):
         the real part: the value of f stands there. The derivative is in the imaginary part.
     f(moved).imag => abs(f(moved))
         abs mixes the value of f into it; the derivative is in the imaginary part alone.
-    .imag / h => .imag
-        the imaginary part is h times the derivative: divide by h.
-    / h => / (2 * h)
-        divided by 2h, as central differences are; here is one step, of h.
+    .imag / h => .imag  # the imaginary part is h times the derivative: divide by h.
+    / h => / (2 * h)  # divided by 2h, as central differences are; here is one step, of h.
     f(moved).imag / h => (f(moved) / (1j * h)).imag
         dividing by i swaps the parts: the value of f is the imaginary part now.
     x.astype(complex) => x.copy()
         zero everywhere. A real array drops the imaginary part of what is put into it, with a
         warning at most. Is it x.astype(complex) that moves, by 1j * h, and is h real where you
         divide?
-    += => =
-        the step takes the place of the entry; add it to the entry (+=).
+    += => =  # the step takes the place of the entry; add it to the entry (+=).
     [index] += => [...] +=
         all entries move at once: the change along one direction. Move them one at a time.
     np.ndindex(x.shape) => range(len(x))
@@ -243,26 +235,19 @@ def complex_gradient(f, x):
         mean(gamma * dy) is 0, but this dy is not the nearest: go along gamma, not along ones.
     c * gamma => c * np.mean(gamma**2)
         one number is taken away in each row, and mean(gamma * dy) is not 0. Go along gamma.
-    / np.mean(gamma**2) =>
-        along gamma, but not as far as the plane: divide by mean(gamma**2).
+    / np.mean(gamma**2) =>  # along gamma, but not as far as the plane: divide by mean(gamma**2).
     np.mean(gamma**2) => np.mean(gamma) ** 2
         divided by the square of the mean, where the mean of the squares belongs.
-    np.mean(gamma**2) => np.sum(gamma**2)
-        a mean above and a sum below: D is left over.
+    np.mean(gamma**2) => np.sum(gamma**2)  # a mean above and a sum below: D is left over.
     np.mean(gamma * dy => np.sum(gamma * dy
         a sum above and a mean below: it goes D times too far.
-    gamma**2 => gamma
-        divided by mean(gamma), where mean(gamma**2) belongs.
-    dy - c => dy + c
-        the sign: this goes away from the plane.
-    , axis=-1, keepdims=True =>
-        one condition for the whole array; it must hold in every row.
-    return dy - c => return c
-        this is what to take away from dy.
+    gamma**2 => gamma  # divided by mean(gamma), where mean(gamma**2) belongs.
+    dy - c => dy + c  # the sign: this goes away from the plane.
+    , axis=-1, keepdims=True =>  # one condition for the whole array; it must hold in every row.
+    return dy - c => return c  # this is what to take away from dy.
     dy - c * gamma => gamma * dy - c * np.mean(gamma**2)
         this is g less its mean; the exercise asks for dy.
-    dy - c * gamma => gamma * (dy - c * gamma)
-        this is gamma * dy; the exercise asks for dy.
+    dy - c * gamma => gamma * (dy - c * gamma)  # this is gamma * dy; the exercise asks for dy.
     """),
 )
 def blind_dy(dy, gamma):

@@ -76,20 +76,16 @@ def _one_pass(function):
         the mean of the squared distances to the first entry. Subtract the square of their mean.
     np.mean(d, axis=-1) ** 2 => np.mean(x, axis=-1) ** 2
         the second mean is that of x; take it of the shifted x.
-    d * d => x * x
-        the squares are those of x; take those of the shifted x.
-    ) ** 2 => )
-        the second mean is not squared.
+    d * d => x * x  # the squares are those of x; take those of the shifted x.
+    ) ** 2 => )  # the second mean is not squared.
     np.mean(d * d, axis=-1) - np.mean(d, axis=-1) ** 2 => np.var(d, axis=-1, ddof=1)
         divided by D - 1; the layer divides by D.
     np.mean(d * d, axis=-1) - np.mean(d, axis=-1) ** 2 => np.std(d, axis=-1)
         the standard deviation, not the variance.
     x[..., :1] => x[:, :1]
         shifted by the first row of each sequence; each row has its own first entry.
-    x[..., :1] => x[0, 0, 0]
-        one shift for all rows; each row has its own first entry.
-    x[..., :1] => x[:1]
-        shifted by the first sequence; each row has its own first entry.
+    x[..., :1] => x[0, 0, 0]  # one shift for all rows; each row has its own first entry.
+    x[..., :1] => x[:1]  # shifted by the first sequence; each row has its own first entry.
     np.mean(d, axis=-1) ** 2 => np.mean(d) ** 2
         the second mean is one of the whole array; each row has its own.
     np.mean(d, axis=-1) ** 2 => np.sum(d, axis=-1) ** 2
@@ -145,12 +141,10 @@ def _parts():
         the weight of (mean_b - mean_a)**2 is n_a n_b, not yet divided by n.
     n_a * n_b / n => n_a * n_b / n**2
         the term with (mean_b - mean_a)**2 is that of an average; m2 is a sum.
-    n_a * n_b / n => n_a / n
-        Welford's step for one new entry: n_b new ones count n_b times.
+    n_a * n_b / n => n_a / n  # Welford's step for one new entry: n_b new ones count n_b times.
     delta**2 * n_a * n_b / n => n_b * (mean_b - mean) ** 2
         only part b moves to the common mean; part a does, too.
-    delta**2 => delta
-        mean_b - mean_a is not squared.
+    delta**2 => delta  # mean_b - mean_a is not squared.
     delta**2 * n_a * n_b / n => (mean_a - mean) ** 2 + (mean_b - mean) ** 2
         (mean_a - mean)**2 and (mean_b - mean)**2 have no weights: n_a and n_b entries move.
     + delta**2 => - delta**2
@@ -223,8 +217,7 @@ def _adds_up_in_dtype(function):
     row - excess => row
         the plain running sum: what an addition loses must be given to the next one. (If you do,
         is it always 0? Then look at the parentheses.)
-    row - excess => row + excess
-        the loss has the wrong sign: what was lost is lost twice.
+    row - excess => row + excess  # the loss has the wrong sign: what was lost is lost twice.
     - y => - row
         the loss is measured against the row; what was to be added is the row with the last loss
         made good.
@@ -232,21 +225,14 @@ def _adds_up_in_dtype(function):
         the old total is needed after the addition, to find out what was lost.
     excess = (t => excess += (t
         the losses are added up, and made good at each step too: count each of them once.
-    total = t => return t
-        only the first row: is the return inside the loop?
-    in values => in values[:-1]
-        the last row is missing.
-    in values => in values[1:]
-        the first row is missing.
+    total = t => return t  # only the first row: is the return inside the loop?
+    in values => in values[:-1]  # the last row is missing.
+    in values => in values[1:]  # the first row is missing.
     total = t => y = y
-    return total => return t
-        only the last row: the new total is never kept (total = t).
-    np.zeros_like(values[0]) => values[0].copy()
-        the first row is counted twice.
-    return total => return values.sum(axis=-1)
-        each row is added up; dgamma adds up the rows.
-    return total => return total.sum()
-        one number; dgamma has one for each column.
+    return total => return t  # only the last row: the new total is never kept (total = t).
+    np.zeros_like(values[0]) => values[0].copy()  # the first row is counted twice.
+    return total => return values.sum(axis=-1)  # each row is added up; dgamma adds up the rows.
+    return total => return total.sum()  # one number; dgamma has one for each column.
     """),
     rtol=5e-7,
     judge=_adds_up_in_dtype,
@@ -298,8 +284,7 @@ def _in_float64(x):
     _ranges,
     edits("""
     np.ldexp(x, -exponent) => x
-    xc - xc.mean(axis=-1, keepdims=True) => xc
-        the textbook's: neither scaled nor centred again.
+    xc - xc.mean(axis=-1, keepdims=True) => xc  # the textbook's: neither scaled nor centred again.
     np.ldexp(x, -exponent) => x
         not scaled: squares leave the range. Divide each row by a power of two.
     xc - xc.mean(axis=-1, keepdims=True) => xc
@@ -310,28 +295,22 @@ def _in_float64(x):
     np.ldexp(x, -exponent) => x / np.abs(x).max(axis=-1, keepdims=True)
         divided by the largest entry itself: that rounds, and at an offset the digits are gone.
         A power of two does not round.
-    max(axis=-1, keepdims=True) => max()
-        one scale for the whole array; each row needs its own.
+    max(axis=-1, keepdims=True) => max()  # one scale for the whole array; each row needs its own.
     np.abs(x).max => x.max
         scaled by the largest entry; the largest in size may be negative (np.abs).
-    np.abs(x).max => np.abs(x).min
-        scaled by the smallest of the |x|; take the largest.
+    np.abs(x).max => np.abs(x).min  # scaled by the smallest of the |x|; take the largest.
     np.abs(x).max(axis=-1, keepdims=True) => x[..., :1]
         scaled by the first entry, which may be 0 or small; take the largest |x| of the row.
     np.abs(x).max => x.mean
         scaled by the mean, which may be 0 or small; take the largest |x| of the row.
-    -exponent => exponent
-        multiplied by the power of two, where the row must be divided by it.
+    -exponent => exponent  # multiplied by the power of two, where the row must be divided by it.
     np.abs(x).max(axis=-1, keepdims=True) => x
         every entry has a scale of its own; all entries of a row must share one.
-    return xc => return np.ldexp(1, exponent) * xc
+    return xc => return np.ldexp(1.0, exponent) * xc
         the scale is put back at the end: x_hat does not have it.
-    return xc / np.sqrt( => return xc / (
-        the root is missing: divided by the variance.
-    np.mean(xc * xc => 1e-5 + np.mean(xc * xc
-        1e-5 is added to the variance; here eps is 0.
-    np.mean(xc * xc => np.var(xc, ddof=1
-        divided by D - 1; the layer divides by D.
+    return xc / np.sqrt( => return xc / (  # the root is missing: divided by the variance.
+    np.mean(xc * xc => 1e-5 + np.mean(xc * xc  # 1e-5 is added to the variance; here eps is 0.
+    np.mean(xc * xc => np.var(xc, ddof=1  # divided by D - 1; the layer divides by D.
     """),
     rtol=5e-6,
     judge=_keeps_dtype(_ranges),
