@@ -10,6 +10,7 @@ import difflib
 import inspect
 import re
 import textwrap
+import threading
 import warnings
 from collections.abc import Callable
 from typing import NamedTuple
@@ -20,6 +21,7 @@ from . import guard
 from .compare import NOT_DONE, BadResult, compare, values_of
 from .edits import functions_of
 
+_ONE_AT_A_TIME = threading.RLock()  # warnings and patches are those of the whole process
 EXERCISES = {}  # name of the function -> Exercise; the files lesson_00 to lesson_07 fill it
 
 _WRAP = textwrap.TextWrapper(
@@ -165,7 +167,12 @@ def check(function):
         near = difflib.get_close_matches(name, EXERCISES, n=1, cutoff=0.8)
         hint = f"Is it {near[0]}?" if near else "Define it with def, by the name in the exercise."
         return _wrong(name, f"No exercise has a function of this name. {hint}")
-    with warnings.catch_warnings(), np.errstate(all="ignore"), guard.unwritten_as_nan():
+    with (
+        _ONE_AT_A_TIME,
+        warnings.catch_warnings(),
+        np.errstate(all="ignore"),
+        guard.unwritten_as_nan(),
+    ):
         warnings.simplefilter("ignore")
         return _check(name, function, EXERCISES[name])
 
@@ -295,6 +302,8 @@ def _what_was_raised(error, function):
     if isinstance(error, guard.TooLong):
         return f"It was stopped after {guard.LIMIT:g} seconds: does one of its loops never end?"
     text = _text_of(error)
+    if text.startswith("The truth value of an array"):
+        text = "max, min, if and `and` want one number; np.maximum, np.where, & go by entries"
     where, code, step = "", _code_of(function), error.__traceback__
     while step:
         if step.tb_frame.f_code is code:

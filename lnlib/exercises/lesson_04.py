@@ -78,6 +78,8 @@ def _one_pass(function):
         the second mean is that of x; take it of the shifted x.
     d * d => x * x  # the squares are those of x; take those of the shifted x.
     ) ** 2 => )  # the second mean is not squared.
+    np.mean(d * d, axis=-1) => np.sum(d * d, axis=-1) / (d.shape[-1] - 1)
+        divided by D - 1; the layer divides by D.
     np.mean(d * d, axis=-1) - np.mean(d, axis=-1) ** 2 => np.var(d, axis=-1, ddof=1)
         divided by D - 1; the layer divides by D.
     np.mean(d * d, axis=-1) - np.mean(d, axis=-1) ** 2 => np.std(d, axis=-1)
