@@ -40,7 +40,7 @@ class Exercise(NamedTuple):
     ----------
     right : callable
         The right answer, as the solutions notebook has it.
-    outputs : tuple of str
+    outputs : list of str
         What the function returns, in order.
     cases : callable
         () -> dict: what is special about the input -> the arguments.
@@ -56,20 +56,20 @@ class Exercise(NamedTuple):
         here. None if it is one.
     judge : callable
         Of a function whose numbers are right: None, a `Score`, or what is still wrong with it.
-    expected : callable
-        What the numbers are compared with, of a case's arguments: `right`, unless that needs
-        more digits or, for a kernel, another language.
+    expected : callable or None
+        What the numbers are compared with, of a case's arguments, where the right answer has
+        too few digits.
     """
 
     right: Callable
-    outputs: tuple
+    outputs: list
     cases: Callable
     mistakes: list
-    terms: dict
-    rtol: float
-    prepare: Callable | None
-    judge: Callable
-    expected: Callable
+    terms: dict = {}
+    rtol: float = 1e-9
+    prepare: Callable | None = None
+    judge: Callable = lambda function: None
+    expected: Callable | None = None
 
 
 class Verdict(NamedTuple):
@@ -100,10 +100,7 @@ class NotChecked(Exception):
     """Raised by `prepare` or `judge` for what cannot be judged here; the message says why."""
 
 
-def exercise(
-    outputs, cases, mistakes, *,
-    terms=None, rtol=1e-9, prepare=None, judge=lambda f: None, expected=None,
-):  # fmt: skip
+def exercise(outputs, cases, mistakes, **options):
     """Register the decorated function as the right answer of an exercise named like it.
 
     Parameters
@@ -113,15 +110,13 @@ def exercise(
     mistakes : dict
         What is wrong, in words -> a function that does it wrong, or a list of edits of the
         decorated function; see `edits.edits`.
-    cases, terms, rtol, prepare, judge, expected
+    cases, **options
         See `Exercise`.
     """
 
     def register(right):
-        EXERCISES[right.__name__] = Exercise(
-            right, tuple(outputs.split()), cases, functions_of(mistakes, right), terms or {},
-            rtol, prepare, judge, expected or right,
-        )  # fmt: skip
+        known = functions_of(mistakes, right)
+        EXERCISES[right.__name__] = Exercise(right, outputs.split(), cases, known, **options)
         return right
 
     return register
