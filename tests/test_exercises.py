@@ -339,6 +339,14 @@ def test_callables_that_pretend_to_be_functions():
     assert spoken(check(Nameless())).startswith("Nameless: wrong No exercise")
 
 
+def test_an_error_state_that_is_left_behind_does_no_harm():
+    """Known mistakes overflow here; they are found although the learner's overflows raise."""
+    words = "not scaled: squares leave the range. Divide each row by a power of two."
+    mistake = dict(EXERCISES["robust_x_hat"].mistakes)[words]
+    answer = named("robust_x_hat", "y = f(x); np.seterr(all='raise'); return y", f=mistake, np=np)
+    assert f"x_hat: {words}" in spoken(check(answer))
+
+
 def test_an_interrupt_goes_through():
     with pytest.raises(KeyboardInterrupt):
         check(named("row_mean", "raise KeyboardInterrupt"))
