@@ -360,7 +360,9 @@ def test_an_endless_loop_is_stopped(monkeypatch):
     assert "after 0.2 seconds: does one of its loops never end?" in spoken(verdict)
     assert "inputs(mean_backward, 2)" in spoken(verdict)
     assert signal.getsignal(signal.SIGALRM) is before
-    assert signal.getitimer(signal.ITIMER_REAL) == (0, 0)
+    monkeypatch.undo()
+    assert check(EXERCISES["mean_backward"].right).status == "right"
+    assert signal.getitimer(signal.ITIMER_REAL) == (0, 0)  # no alarm is left behind
 
 
 def test_where_there_is_no_alarm_the_text_says_how_to_interrupt(monkeypatch, capsys):
