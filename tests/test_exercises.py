@@ -339,6 +339,14 @@ def test_callables_that_pretend_to_be_functions():
     assert spoken(check(Nameless())).startswith("Nameless: wrong No exercise")
 
 
+def test_what_is_never_written_shows_as_nan():
+    empty, empty_like = np.empty, np.empty_like
+    for make in ("np.empty(x.shape)", "np.empty_like(x)"):
+        told = spoken(check(named("central_difference", f"return {make}", np=np)))
+        assert "gradient[0]: nan where" in told
+    assert (np.empty, np.empty_like) == (empty, empty_like)
+
+
 def test_an_error_state_that_is_left_behind_does_no_harm():
     """Known mistakes overflow here; they are found although the learner's overflows raise."""
     words = "not scaled: squares leave the range. Divide each row by a power of two."
