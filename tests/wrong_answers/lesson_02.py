@@ -4,10 +4,8 @@ WRONG = {
     "forward_by_hand": [
         ("x_hat, rstd", "rstd, x_hat", "this is what rstd should be; the order is y, x_hat, rstd"),
         ("return gamma * x_hat + beta, x_hat, rstd", "return gamma * x_hat + beta", "3 are asked"),
-        ("rstd = 1 /", "rstd = -1 /", "sign"),
     ],
     "backward_by_hand": [
-        ("g - mean_g - x_hat * mean_gx", "g - mean_g", "dx: no projection term"),
         ("- x_hat * mean_gx", "- 2 * x_hat * mean_gx", "dx: no half in dvar"),
         (".mean(axis=-1, keepdims=True)", ".mean(axis=(0, 1))", "dx: wrong axis"),
         (
@@ -27,5 +25,13 @@ WRONG = {
             "dbeta: not done yet",
         ),
         ("g = gamma * dy", "dy *= gamma; g = dy", "changes dy in place"),
+    ],
+    "backward_from_y": [
+        (  # lnlib's backward pass has other numbers where x_hat is wrong
+            "(y - beta) / gamma  # (B, T, D)\n    return backward_by_hand(dy, x_hat, rstd, gamma)",
+            "y\n    from lnlib.layernorm import LayerNormCache\n"
+            "    return layer_norm_backward(dy, LayerNormCache(x_hat, rstd, gamma))",
+            "dx, dgamma: y is taken for x_hat",
+        ),
     ],
 }
