@@ -9,10 +9,60 @@ from .checker import NotChecked
 from .compare import BadResult
 
 ORDERS = "forward", "reverse", 1  # a kernel must not care who comes first
+UNWRITTEN = 0x7FC0DEAD  # the bits of a NaN that no arithmetic gives
+
+LINES = {  # never compiles, wherever it stands -> what is wrong with it
+    r"\b(?!__syncthreads\b)_*sync_?threads?\b": "the barrier is called __syncthreads",
+    r"__sync(threads|warp)\s*;": "a call needs parentheses, also if nothing stands in them",
+    r"[\w)\]]\s*\*\*\s*[\d(]": "C++ has no **, a square is c * c",
+    r"(^|[;{}])\s*#\s*(?!define|undef|include|if|el|endif|pragma|error|warning|line)": (
+        "a comment begins with //"
+    ),
+    r"__shfl_\w*sync\s*\([^,()]*,\s*(0x[fF]+u?|~0u?)\b": (
+        "the mask comes first, then what the lane gives: __shfl_xor_sync(0xffffffff, value, bits)"
+    ),
+    r"__shfl_\w*sync\s*\([^,()]*,[^,()]*\)": (
+        "a shuffle takes the mask, what the lane gives, and a number"
+    ),
+    r"__shfl(_xor|_up|_down)?\s*\(": "the name of a shuffle ends in _sync, and a mask comes first",
+    r"\b(np|math)\.": "this is Python's; the root in CUDA is sqrtf",
+    r"\b(if|for|while)\b[^(]*:\s*$": "C++ wants parentheses after if and for, and no colon",
+    r"\b(elif|def|None|True|False)\b": "this is Python's word, not C++'s",
+}
+MESSAGES = {  # of g++ or clang++ -> in other words; {} is the name that stands in it
+    r"['‘](\w+)['’] was not declared|undeclared identifier '(\w+)'|arguments to ['‘](\w+)['’]": (
+        "{0} is not declared: is it misspelt, or does its type not stand in front of it?"
+    ),
+    r"expected [^:]*['‘];['’]": "is there a semicolon at the end?",
+    r"no return|control reaches end|does not return a value": (
+        "a function with a result comes to its end without return"
+    ),
+    r"read-only|const-qualified": "it is const, and cannot be changed",
+    r"redeclaration|redefinition|conflicting declaration": "it is declared twice",
+    r"no matching function for call to ['‘](\w+)": (
+        "{0} does not take these arguments. Is one missing, or THREADS: {0}<THREADS>(...)?"
+    ),
+    r"operator\^": "^ is no power in C++, a square is c * c",
+    r"(no match for|invalid operands).*Vector": (
+        "vectors cannot be added or multiplied, but their entries can, .at[j]"
+    ),
+    r"(cannot convert|no viable conversion|conversion from).*Vector": (
+        "a vector stands where a number belongs, or a number where a vector does: "
+        ".at[j] is one number of it"
+    ),
+}
 
 
 class Stopped(BadResult):
     """Raised for source that does not compile, or that the emulator stops."""
+
+
+def code_of(text):
+    """Return CUDA source with nothing in its comments and strings, line by line the same."""
+    comment_or_string = r"//[^\n]*|/\*.*?\*/|\"(?:\\.|[^\"\\\n])*\"|'(?:\\.|[^'\\\n])*'"
+    return re.sub(
+        comment_or_string, lambda found: "\n" * found[0].count("\n") or " ", text, flags=re.S
+    )
 
 
 def source_of(text, name):
@@ -42,28 +92,64 @@ def source_of(text, name):
         many = isinstance(text, tuple | list)
         got = f"{len(text)} values" if many else f"a {type(text).__name__}"
         raise BadResult(f"returns {got}, not one text with CUDA source")
-    if not re.search(rf"\b{name}\s*\(", text):
+    text = text.lstrip("\n")
+    code = code_of(text)
+    if not re.search(rf"\b{name}\s*\(", code):
         raise BadResult(f"returns a text without the function {name}")
-    if text.count("{") != text.count("}"):
-        count = f"{text.count('{')} {{ and {text.count('}')} }}"
-        raise BadResult(f"returns a text with {count}: one is missing or too many")
-    for qualifiers, head in re.findall(r"^(\w[\w\s<>*&]*?)(\w+)\([^;{}]*\)\s*\{", text, re.M):
-        if "__device__" not in qualifiers and "__global__" not in qualifiers:
-            raise BadResult(f"returns a text in which {head} has no __device__ in front")
+    if trouble := _parentheses(code) or _heads(code):
+        raise BadResult(f"returns a text {trouble}")
     if not emulator.available():
         raise NotChecked(emulator.status())
-    return text.lstrip("\n")
+    return text
 
 
-def launch(pieces, kernel, blocks, threads, inputs, outputs, numbers, counts=None):
+def _parentheses(code):
+    """Say which are not closed, or None."""
+    if re.search(r"^\s*#\s*if", code, re.M):  # an opening one may stand in both branches
+        return None
+    for left, right in ("{}", "()", "[]"):
+        if code.count(left) != code.count(right):
+            lines = code.splitlines()
+            odd = [k for k, line in enumerate(lines) if line.count(left) != line.count(right)]
+            where = f" (line {odd[0] + 1}: {lines[odd[0]].strip()})" if len(odd) == 1 else ""
+            count = f"{code.count(left)} {left} and {code.count(right)} {right}"
+            return f"with {count}: one is missing or too many{where}"
+
+
+def _heads(code):
+    """Say which function threads cannot call, or None."""
+    if re.search(r"#\s*define.*__device__", code):  # by another name
+        return None
+    code = re.sub(r"^[ \t]*#(?:.*\\\n)*.*", "", code, flags=re.M)
+    heads = _without(r"\{[^{}]*\}", "\0", code).split("\0")[:-1]
+    for head in heads:
+        head = _without(r"\([^()]*\)", "\1", head.rpartition(";")[2])
+        name = re.search(r"(\w+)\s*\1\s*$", head)
+        if name and "__device__" not in head and "__global__" not in head:
+            return f"in which {name[1]} has no __device__ in front"
+        if name and "__global__" in head and not re.search(r"\bvoid\b", head):
+            return (
+                f"in which {name[1]} is __global__, a kernel, and those return nothing: "
+                "a function that threads call is __device__"
+            )
+
+
+def _without(innermost, mark, text):
+    while (shorter := re.sub(innermost, mark, text)) != text:
+        text = shorter
+    return text
+
+
+def launch(pieces, kernels, blocks, threads, inputs, outputs, numbers, counts=None):
     """Run a kernel in several orders; return its outputs.
 
     Parameters
     ----------
     pieces : tuple of str
         What stands before the learner's source, that source, and what stands after it.
-    kernel : str
-        The instance, in C++.
+    kernels : dict of int to str
+        The instance, in C++, for each number of threads that is ever asked for: they are compiled
+        together, once.
     blocks, threads : int
     inputs : dict of str to ndarray
     outputs : dict of str to tuple
@@ -76,28 +162,68 @@ def launch(pieces, kernel, blocks, threads, inputs, outputs, numbers, counts=Non
     ------
     Stopped
         With what the emulator says: the lines that it names are those of the learner's source.
+    NotChecked
+        If the source has something in it that the emulator does not know.
     """
     before, yours, after = pieces
-    source = f'{before}\n#line 1 "your source"\n{yours}\n#line 1 "the check"\n{after}\n'
+    choice = " ".join(f"if (blockDim.x == {n}) {name}(given...);" for n, name in kernels.items())
+    source = (
+        f'{before}\n#line 1 "your source"\n{yours}\n#line 1 "the check"\n{after}\n'
+        f"template <class... Given> void by_threads(Given... given) {{ {choice} }}\n"
+    )
     for order in ORDERS:
-        results = {name: np.full(shape, np.nan, np.float32) for name, shape in outputs.items()}
+        results = {
+            name: np.full(shape, UNWRITTEN, np.uint32).view(np.float32)
+            for name, shape in outputs.items()
+        }
         traffic = {}
         try:
             emulator.run(
-                order, source, traffic, kernel, blocks, threads, 0, inputs, results, numbers,
+                order, source, traffic, "by_threads", blocks, threads, 0, inputs, results, numbers,
                 seconds=30,  # enough for all that ever returns
             )  # fmt: skip
         except EmulationError as error:
-            raise Stopped(_told(str(error), kernel)) from None
+            said = re.sub(r"[^\s'\"]*/(?=\S)", "", str(error).strip().splitlines()[0])
+            if "emulated::Reference" in said and "no member named" in said:
+                raise NotChecked(
+                    "The emulator does not know single numbers of a vector in memory: store the "
+                    "whole vector, s[i] = row[v]."
+                ) from None
+            said = said.replace("by_threads: ", "fails in the emulator: ", 1)
+            said = said.removeprefix("by_threads ")
+            if "does not compile" in said:
+                said = f"does not compile: {_in_other_words(said, yours)}"
+            raise Stopped(said) from None
         if counts is not None:
             counts.update(traffic)
     return results
 
 
-def _told(text, kernel):
-    """Return what the emulator says, to stand after "It", without the kernel's name and folders."""
-    text = re.sub(r"[^\s'\"]*/(?=\S)", "", text.strip().splitlines()[0])
-    if "emulated::Reference" in text and "no member named" in text:
-        return "stores single numbers of a vector in memory: store the whole vector, s[i] = row[v]"
-    text = text.replace(f"{kernel}: ", "fails in the emulator: ", 1)
-    return text.removeprefix(f"{kernel} ")
+def refuse_nan(results, *names):
+    """Raise Stopped for an output that is NaN wherever it is written."""
+    for name in names:
+        written = results[name][results[name].view(np.uint32) != UNWRITTEN]
+        if written.size and np.isnan(written).all():
+            raise Stopped(
+                f"writes {name}, but only NaN: something in it never got a value. What += adds to, "
+                "and the registers of an array, hold anything until you set them"
+            )
+
+
+def _in_other_words(said, source):
+    """Return what a compiler says of a learner's source, with the line that is meant."""
+    lines = source.splitlines()
+    for k, line in enumerate(code_of(source).splitlines()):
+        for pattern, words in LINES.items():
+            if re.search(pattern, line):
+                return f"line {k + 1}, {lines[k].strip()}: {words}"
+    place = re.search(r"your source:(\d+):(?:\d+:)? *(?:fatal )?(?:error: )?(.*)", said)
+    if not place:
+        return said.split("does not compile: ", 1)[-1]
+    number, message = int(place[1]), place[2]
+    for pattern, words in MESSAGES.items():
+        if found := re.search(pattern, message):
+            message = words.format(*[name for name in found.groups() if name])
+            break
+    line = lines[number - 1].strip() if number <= len(lines) else ""
+    return f"line {number}, {line}: {message}"
