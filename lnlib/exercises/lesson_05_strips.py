@@ -8,7 +8,7 @@ from .. import textbook
 from ..layernorm import LayerNormCache
 from ..trace import trace, traffic
 from .checker import exercise
-from .data import layer, museum, unwritten_as_nan
+from .data import layer, museum
 
 
 def _by_strips(one=textbook.backward_means, whole_strips=False, merge=np.add, start=0.0):
@@ -110,7 +110,6 @@ def _too_much_moves(function):
             if "axis 0" not in text  # here the same as the museum's wrong axis
         },
     },
-    prepare=unwritten_as_nan,
     judge=_too_much_moves,
 )
 def backward_by_strips(dy, x_hat, rstd, gamma, rows):

@@ -6,7 +6,7 @@ from ..gradcheck import gradcheck
 from ..trace import trace, traffic
 from .checker import exercise
 from .compare import BadResult
-from .data import layer, unwritten_as_nan
+from .data import layer
 from .lesson_07 import WRONG_BACKWARD, rms_backward, rms_forward
 
 # ---- 7.4 -----------------------------------------------------------------------------------------
@@ -322,7 +322,6 @@ def _one_mean(x, gamma, eps):
             )
         ),
     },
-    prepare=unwritten_as_nan,
     judge=_moves_too_much,
 )
 def rms_forward_blocked(x, gamma, eps, rows):
