@@ -9,7 +9,8 @@ def close(a, b, rtol):
         return False
     if b.dtype == bool:
         return bool(np.all(a == b))
-    size = np.abs(b).max(axis=-1, keepdims=True, initial=0) if b.ndim else np.abs(b)
+    size = np.where(np.isfinite(b), np.abs(b), 0)
+    size = size.max(axis=-1, keepdims=True, initial=0) if b.ndim else size
     agree = (np.abs(a - b) <= rtol * size) | (a == b) | (np.isnan(a) & np.isnan(b))
     return bool(np.all(agree))
 

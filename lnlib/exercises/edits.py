@@ -4,7 +4,7 @@ import functools
 import inspect
 import re
 
-ENTRY = re.compile(r"((?:^ {4}\S.*? =>.*\n)+)((?:^ {8}.*\n)+)", re.M)
+ENTRY = re.compile(r"((?:^ {4}\S.*? =>.*\n)+)((?:^ {8}\S.*\n)+)", re.M)
 
 
 def edits(table, also=None):
@@ -14,7 +14,8 @@ def edits(table, also=None):
     ----------
     table : str
         Lines "old => new", indented by 4: what is replaced, wherever it stands; several lines are
-        replaced together. Below them, indented by 8, what is then wrong, in words.
+        replaced together. Then, behind two spaces and a #, or below and indented by 8, what is
+        wrong, in words; several edits may have the same.
     also : (old, new), optional
         A change that is right and after which each edit is a mistake with other numbers: every
         edit is made with it as well.
@@ -24,13 +25,15 @@ def edits(table, also=None):
     dict of str to list
         What is wrong -> the edits that make it; an edit is a tuple of (old, new).
     """
+    table = table.replace("  # ", "\n        ")
     if left := ENTRY.sub("", table).strip():
         raise ValueError(f"not an entry of a table of edits: {left!r}")
     mistakes = {}
     for lines, words in ENTRY.findall(table):
         pairs = (line.split(" =>", 1) for line in lines.splitlines())
         edit = tuple((old.strip(), new.strip()) for old, new in pairs)
-        mistakes[" ".join(words.split())] = [edit, (also, *edit)] if also else [edit]
+        ways = mistakes.setdefault(" ".join(words.split()), [])
+        ways += [edit, (also, *edit)] if also else [edit]
     return mistakes
 
 
