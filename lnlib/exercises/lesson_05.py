@@ -15,40 +15,29 @@ from .edits import edits
     },
     edits("""
     flops * N => 9 * N
-        2 per element too many. mean * mean and what it is subtracted from are one number per row,
-        and so is a mean once it is added up. And no second mean hides in this variance.
+        2 too many. mean * mean and the mean of the squares are one number per row each.
     flops * N => 8 * N
-        1 per element too many. Two numbers per row, mean * mean for instance, do not count.
-    flops * N => 14 * N
-        what happens once per row is counted for each element: the root, for instance.
+        1 too many. mean * mean, for instance, is one number per row.
     flops * N => 6 * N
-        1 per element is missing. Did you count the product x * x, and the sums of both means?
+        1 is missing. Did you count the product x * x, and the sums of both means?
     flops * N => 5 * N
-        2 per element are missing. Each of the two means adds up a whole array, for instance.
+        2 are missing. Each of the two means adds up a whole array, for instance.
     flops * N => 9 * N
     values * N => 15 * N
-        that is the textbook's count, of section 1. This code has no second mean in its variance,
-        and it squares x itself.
+        that is the textbook's count. Here no second mean hides, and x itself is squared.
     values * N => 7 * N
         only what is read; each operation also writes its result.
     values * N => 5 * N
         only what is written; each operation also reads its operands.
     values * N => 13 * N
-        1 value per element too many: x * x reads one array, not two.
-    values * N => 11 * N
-        1 value per element is missing. A mean reads a whole array, too.
+        1 too many: x * x reads one array, not two.
     values * N => 10 * N
-        2 values per element are missing: what the two means read, or an array in between, such as
-        x * x, that one operation writes and the next one reads.
-    values * N => 4 * N
-        the arrays in between are missing. Each is written by one operation and read by the next.
+        2 are missing: what the two means read, or an array that one operation writes and the next
+        reads.
     values * N => 2 * N
-        that is what one kernel would move. NumPy finishes one operation before the next, and
-        each of them reads and writes whole arrays.
+        that is what one kernel would move. NumPy finishes one operation before the next begins.
     N * D => N
         counted per row, and each row has D elements.
-    N * D => 1
-        counted per element, and x has N D of them.
     * N * D * itemsize => * N * D
         values, not bytes: each takes itemsize bytes.
     * itemsize => * 4
@@ -91,21 +80,15 @@ def cost_of_one_pass(N, D, itemsize):
         the shorter of the two times; the longer one decides.
     np.maximum(for_memory, for_arithmetic) => for_memory
         the time that memory needs, even where arithmetic needs longer.
-    np.maximum(for_memory, for_arithmetic) => for_arithmetic
-        the time that arithmetic needs, even where memory needs longer.
     np.maximum(for_memory, for_arithmetic) => np.minimum(flops / nbytes * bandwidth, arithmetic)
         a rate, in FLOP per second: the roofline itself. Divide the FLOPs by it.
     nbytes / bandwidth => nbytes / arithmetic
     flops / arithmetic => flops / bandwidth
         bandwidth and arithmetic have changed places: it is the bytes that bandwidth moves.
-    nbytes / bandwidth => nbytes * bandwidth
-    flops / arithmetic => flops * arithmetic
-        work times pace; the time is work divided by pace.
     for_arithmetic / seconds => for_memory / seconds
         the share of memory; that of arithmetic was asked for.
     for_arithmetic / seconds => for_arithmetic / for_memory
-        arithmetic's time divided by memory's. Divide it by the whole time, which is the longer
-        of the two.
+        arithmetic's time divided by memory's; divide it by the longer of the two.
     for_arithmetic / seconds => for_arithmetic >= for_memory
         whether arithmetic sets the pace, yes or no; its share of the time was asked for.
     for_arithmetic / seconds => 1 - for_arithmetic / seconds
@@ -135,17 +118,12 @@ def seconds_at_least(flops, nbytes, bandwidth, arithmetic):
         gamma is missing: each layer keeps D numbers that do not depend on the tokens.
     ) - D => ) - D // layers
         gamma is taken off once; each layer keeps its own.
-    ) - D => )
-    (D + 1), numbers // 3 => (2 * D + 1), numbers // (D + 3)
-        gamma is counted for each token; a layer keeps one.
     (D + 1) => D
         rstd is missing: x_hat comes with one number per token.
     (D + 1) => (D + 2)
         x_hat needs no mean: it comes with rstd alone.
     (D + 1) => (D + 3)
         the three numbers per row belong to the other way: x_hat comes with rstd alone.
-    (D + 1) => (2 * D + 1)
-        x is counted beside x_hat.
     // (D + 1) => // D + 1
         n // D + 1 is (n // D) + 1: parentheses.
     // 3 => // 2
@@ -160,8 +138,6 @@ def seconds_at_least(flops, nbytes, bandwidth, arithmetic):
         memory is in bytes, and each number takes itemsize of them.
     * itemsize => * 4
         4 bytes for every number; itemsize says how many.
-    ) - D => ) - 2 * D
-        beta is counted too; the cache does not keep it.
     // => /
         not rounded down to whole tokens.
     numbers // (D + 1), numbers // 3 => -(-numbers // (D + 1)), -(-numbers // 3)

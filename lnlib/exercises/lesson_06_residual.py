@@ -126,10 +126,6 @@ def _still_wrong(function):
         only the first vector of each thread is written.
     a + b => a + a
         a is added twice, and b not at all.
-    a + b => a + 2 * b
-        b is added twice.
-    a + b => a - b
-        b is subtracted.
     a + b => a + b[:1]
         row 0 of b is added to every row: b begins at start too.
     """),

@@ -11,7 +11,7 @@ from .kernels import launch, source_of
     "columns",
     lambda: {
         "thread 25 of 64": (25, 64, 4, 1000),
-        "thread 62 of 64": (62, 64, 4, 1000),
+        "thread 57 of 64, which has the last vector": (57, 64, 4, 1000),
         "thread 58 of 64, the first with nothing in the last round": (58, 64, 4, 1000),
         "vectors of 2": (3, 64, 2, 514),
         "vectors of 1": (0, 32, 1, 77),
@@ -20,12 +20,8 @@ from .kernels import launch, source_of
     edits("""
     vectors = => n = -(-D // width // threads); vectors =
     thread, D // width, threads => thread * n, min(D // width, thread * n + n)
-        one chunk for each thread. A sum would be right, but neighbouring threads would read far
-        apart at the same moment: uncoalesced, and slow.
-    vectors = => n = D // width // threads; vectors =
-    thread, D // width, threads => thread * n, thread * n + n
-        one chunk for each thread, and the last ones of the row for nobody. Threads take turns,
-        vector by vector.
+        one chunk for each thread. Neighbouring threads would read far apart at the same moment:
+        uncoalesced, and slow.
     [vector * width + j for vector in vectors for j in range(width)] => [*range(thread, D, threads)]
         the vectors are forgotten: a thread loads width neighbours at a time.
     [vector * width + j for vector in vectors for j in range(width)] => list(vectors)
@@ -104,42 +100,31 @@ def _lanes(values, *steps, partner=np.bitwise_xor, send_first=False):
     lambda: {"five rows of 32": ()},
     edits("""
     , 16) => )
-        a step is missing: with bits 1, 2, 4 and 8 each half of the warp has a sum of its own.
-        16 joins them.
+        a step is missing: each half of the warp has a sum of its own. 16 joins them.
     1, 2, => 2,
         a step is missing: without bits = 1 even lanes hear of even ones only.
     16) => 16, 32)
-        every sum is twice what it should be. Does bits go up to 32? There a lane finds no partner,
-        gets its own value, and adds it.
+        every sum is doubled. Does bits go up to 32? A lane without a partner gets its own value.
     1, 2, 4, 8, 16 => *range(1, 32)
         bits goes up by one, where it must double: 1, 2, 4, 8, 16.
     16) => 16, send_first=True)
-        each step must send the sum so far. Here it sends what the lane began with, and a lane
-        hears of five others only.
+        each step must send the sum so far; here it sends what the lane began with.
     1, 2, 4, 8, 16 => 16, 8, 4, 2, 1, partner=np.add
-        lane 0 alone has the sums: __shfl_down_sync hands them down (from 16 to 1),
-        __shfl_xor_sync exchanges them.
+        lane 0 alone has the sums: __shfl_down_sync hands them down (from 16 to 1).
     16) => 16, partner=np.add)
-        lane 0 alone has the sums: __shfl_down_sync hands them down (from 1 to 16),
-        __shfl_xor_sync exchanges them.
+        lane 0 alone has the sums: __shfl_down_sync hands them down (from 1 to 16).
     _lanes(xc * xc, 1, 2, 4, 8, 16) => xc * xc
         the squares are not added up over the lanes.
     x - _lanes(x, 1, 2, 4, 8, 16) / 32 => x - _lanes(x, 1, 2, 4, 8, 16)
         the sum is subtracted where the mean belongs: divide by 32.
     var = _lanes(xc * xc, 1, 2, 4, 8, 16) / 32 => var = _lanes(xc * xc, 1, 2, 4, 8, 16)
         the sum of the squares where their mean belongs: divide by 32.
-    / 32 =>
-        neither of the two sums is divided by 32.
     + EPS =>
         eps is missing.
-    EPS => 1e-5
-        eps is not the argument but fixed at 1e-5.
     np.sqrt(var + EPS) => (np.sqrt(var) + EPS)
         eps stands outside the root.
     np.sqrt =>
         the root is missing.
-    xc / np => xc * np
-        multiplied by the root, where it is divided by it.
     return xc => return x
         the mean is not subtracted from what is divided.
     _lanes(xc * xc => _lanes(x * x

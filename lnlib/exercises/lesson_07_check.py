@@ -65,13 +65,11 @@ def _asks_the_report(function):
     gradcheck(whole, gradients, x, gamma, beta).passed => True
         it says True of everything. Before you trust a check, see it fail.
     gradcheck(whole, gradients, x, gamma, beta).passed => False
-        it says False of everything, also of a gradient that is right. Run it on your own layer,
-        and print the report: which gradient fails?
+        it says False of everything. Run it on your own layer, and print the report: what fails?
     return gradcheck => return not gradcheck
         it says True where the gradient is wrong, and False where it is right.
     = forward( => = rms_forward(
-        it knows RMSNorm's formula. Ask the forward pass that you are given: it may be another
-        layer, with another gradient.
+        it knows RMSNorm's formula. Ask the forward pass that you are given.
     .passed => .errors["dx"] <= 1e-8
         it does not look at dgamma: wrong ones pass.
     .passed => .errors["dgamma"] <= 1e-8
@@ -81,8 +79,8 @@ def _asks_the_report(function):
     ((2, 3, 5)) => ((1, 1, 5))
         it has one row only: averaged over the rows is then the same as added up.
     beta).passed => beta, rtol=1e-4).passed
-        an eps outside the root passes, wrong in the sixth digit: the tolerance is too loose
-        (central differences in float64 allow 1e-8), or x so large that eps hardly counts.
+        an eps outside the root passes, wrong in the sixth digit: the tolerance is too loose (1e-8
+        is possible), or x so large that eps hardly counts.
     return gradcheck => errors = gradcheck
     .passed => .errors; return not any(error > 1e-8 for error in errors.values())
         a NaN passes: no comparison with NaN is true, so ask whether errors are small enough.

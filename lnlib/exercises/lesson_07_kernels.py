@@ -146,25 +146,18 @@ FORWARD_INPUTS = ("x", "gamma")
         the sum of the squares is not divided by D.
     x * x, head => x, head
         the sum, not the sum of squares, is under the root.
-    head) => head, threads=1)
+    x * x, head) => x * x, head, threads=1)
         every thread has only its own part of the sum: block_sum adds them up.
-    head) => head, threads=32)
+    x * x, head) => x * x, head, threads=32)
         every warp has only its own part of the sum: block_sum adds them up.
-    np.sqrt(ms + head.eps) => (np.sqrt(ms) + head.eps)
-        eps is added outside the root.
     + head.eps => + 2 * head.eps
         eps is added twice: reciprocal_std does it.
-    + head.eps =>
-        eps is missing.
     gamma * =>
         gamma is missing.
     y = gamma * (x => y = gamma * ((x - x.mean(axis=1, keepdims=True))
         the mean is subtracted from x. Here nothing is centred.
-    return y, rstd => return y[:1] + 0 * y, rstd[:1] + 0 * rstd
-    y = gamma * (x => y = gamma * (x[:1]
+    ms = => x = x[:1] + 0 * x; ms =
         every block works on row 0: its own begins at blockIdx.x * vectors.
-    * rstd) => )
-        rstd is missing: this is gamma * x.
     y, rstd[:, :1] => y, 1 / rstd[:, :1]
         this is the root of the mean square; rstd is its reciprocal.
     return y, rstd[:, :1] => return np.nan * y, np.nan * rstd[:, :1]
@@ -200,11 +193,11 @@ def _on_launches(backward):
     "dx dgamma",
     lambda: _launches(BACKWARD_INPUTS),
     edits("""
-    head) => head, threads=1)
+    x_hat, head) => x_hat, head, threads=1)
         every thread has only its own part of the sum: block_sum adds them up.
-    head) => head, threads=32)
+    x_hat, head) => x_hat, head, threads=32)
         every warp has only its own part of the sum: block_sum adds them up.
-    x_hat = x * rstd => x_hat = x
+    x_hat, g = x * rstd => x_hat, g = x
         x stands where x_hat = x * rstd belongs.
     return dx, (dy * x_hat) => dx[3:] = np.nan; return dx, (dy * x_hat)[:3]
         only the first row of each block is there: go on to row + gridDim.x.

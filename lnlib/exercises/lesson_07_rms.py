@@ -47,8 +47,6 @@ def _rows(*shape):
         multiplied by the root, where x_hat is divided by it.
     , x_hat, rstd => , x_hat, 1 / rstd
         this is the root of the mean square; rstd is its reciprocal.
-    axis=-1 => axis=0
-        one mean over the sequences (axis 0); each row has its own.
     axis=-1 => axis=1
         one mean over the tokens (axis 1); each row has its own.
     axis=-1 => axis=None
@@ -88,27 +86,18 @@ def _one_row():
         the route through rstd is not divided by D, as the mean of the squares is.
     np.outer => 2 * np.outer
         twice the route through rstd: the 1/2 of the root's derivative is missing.
-    np.outer => 0.5 * np.outer
-        half the route through rstd: the 2 of the square's derivative is missing.
     rstd * =>
         rstd is missing in front.
     rstd * => rstd**2 *
-        rstd squared stands in front: once is enough, x_hat has the other in it already.
-    rstd * (np.eye(D) - => (np.eye(D) - rstd *
-        rstd is missing in the straight route.
-    rstd * (np.eye => (rstd * np.eye
-        rstd is missing in the route through rstd.
+        rstd squared: it enters once, x_hat has another in it already.
     np.outer => rstd**2 * np.outer
         rstd**3 goes with x_i x_j. With x_hat, two of the three are in it already.
     np.eye(D) => 1
-        1 stands in every entry. x_i moves x_hat_i along the straight route, and no other: that is
-        the identity matrix, np.eye(D).
+        1 stands in every entry; the straight route is the identity matrix, np.eye(D).
     np.outer(x_hat, x_hat) => x_hat * x_hat
-        x_hat * x_hat is one row of squares; the term needs all products x_hat_i x_hat_j:
-        np.outer(x_hat, x_hat).
+        x_hat * x_hat is one row; the term needs all products: np.outer(x_hat, x_hat).
     np.outer(x_hat, x_hat) => x_hat @ x_hat
-        x_hat @ x_hat is one number; the term needs all products x_hat_i x_hat_j:
-        np.outer(x_hat, x_hat).
+        x_hat @ x_hat is one number; the term needs all products: np.outer(x_hat, x_hat).
     """),
 )
 def rms_jacobian(x_hat, rstd):
@@ -135,16 +124,12 @@ WRONG_BACKWARD = edits("""
         gamma is missing.
     np.mean(g => np.mean(dy
         gamma is missing inside the mean, where the row's g is averaged.
-    - x_hat => + x_hat
-        the term through rstd has the wrong sign.
     - x_hat => - 2 * x_hat
         twice the term through rstd: the 1/2 of the root's derivative is missing.
     np.mean => np.sum
         a sum where the mean of g * x_hat belongs: not divided by D.
     rstd * (g - x_hat * along) => (g - x_hat * along) / (np.sqrt(1 / rstd**2 - 1e-5) + 1e-5)
         it holds for sqrt(ms) + eps, with eps outside the root.
-    rstd * (g => rstd**2 * (g
-        rstd squared: rstd enters once.
     rstd * (g => (g
         rstd is missing.
     rstd * (g - => (rstd * g - rstd**3 *
@@ -153,8 +138,6 @@ WRONG_BACKWARD = edits("""
         the mean over the rows, where each row has its own.
     , axis=-1, keepdims=True =>
         one mean of the whole array, where each row has its own.
-    np.mean(g * x_hat, => g.mean(axis=-1, keepdims=True) * np.mean(x_hat,
-        mean(g) * mean(x_hat), where the mean of the products belongs.
     (dy * x_hat).sum(axis=tuple(range(dy.ndim - 1))) => dy * x_hat
         not summed: every row uses the same gamma, so the gradients of the rows add up.
     (dy * x_hat).sum => dy.sum
