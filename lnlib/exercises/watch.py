@@ -29,11 +29,12 @@ def blocks_are_used(function, arrays, numbers, matrices, cache_bytes):
     # check itself fills what np.empty gives; and who fills an array with one number reads no row
     steps = [step for step in steps if step.name != "fill"]
     rows, matrix = numbers[-1], arrays[matrices[0]]
-    taken = [_longest(step) / matrix[0].nbytes for step in steps]
-    if max(taken, default=0) > rows:
+    longest = max(steps, key=_longest)
+    if _longest(longest) > rows * matrix[0].nbytes:
         return (
-            f"The numbers are right, but an operation goes over {max(taken):.0f} rows at once, "
-            f"where rows is {rows}. Is it outside the loop, or are the strips longer than rows?"
+            f"The numbers are right, but an operation ({longest.name}) goes over "
+            f"{_longest(longest) / matrix[0].nbytes:.0f} rows at once, where rows is {rows}. Is it "
+            "outside the loop, or are the pieces longer than rows?"
         )
     for name in matrices:
         low, high = np.lib.array_utils.byte_bounds(arrays[name])
@@ -46,12 +47,12 @@ def blocks_are_used(function, arrays, numbers, matrices, cache_bytes):
         if times > 1.5:
             return (
                 f"The numbers are right, but {name} comes from memory {times:.0f} times. Do all "
-                "that a strip needs while it is in the cache."
+                "that some rows need while they are in the cache."
             )
         if sizes and max(sizes) < rows * matrix[0].nbytes:
             return (
-                f"The numbers are right, but an operation takes {max(sizes) / matrix[0].nbytes:.0f}"
-                f" rows of {name} at most, where rows is {rows}: NumPy starts too often."
+                f"The numbers are right, but with rows = {rows} no operation takes more than "
+                f"{max(sizes) / matrix[0].nbytes:.0f} of the rows of {name}: NumPy starts too often."
             )
     moved, least = traffic(steps, cache_bytes) / matrix.nbytes, len(matrices) + 1
     if moved > least + 1.5:  # one more: who begins with zeros writes the result twice
