@@ -10,6 +10,7 @@ import difflib
 import inspect
 import re
 import textwrap
+import threading
 import warnings
 from collections.abc import Callable
 from typing import NamedTuple
@@ -20,6 +21,7 @@ from . import guard
 from .compare import NOT_DONE, BadResult, compare, values_of
 from .edits import functions_of
 
+_ONE_AT_A_TIME = threading.RLock()  # warnings and patches are those of the whole process
 EXERCISES = {}  # name of the function -> Exercise; the files lesson_00 to lesson_07 fill it
 
 _WRAP = textwrap.TextWrapper(
@@ -38,7 +40,7 @@ class Exercise(NamedTuple):
     ----------
     right : callable
         The right answer, as the solutions notebook has it.
-    outputs : tuple of str
+    outputs : list of str
         What the function returns, in order.
     cases : callable
         () -> dict: what is special about the input -> the arguments.
@@ -54,20 +56,20 @@ class Exercise(NamedTuple):
         here. None if it is one.
     judge : callable
         Of a function whose numbers are right: None, a `Score`, or what is still wrong with it.
-    expected : callable
-        What the numbers are compared with, of a case's arguments: `right`, unless that needs
-        more digits or, for a kernel, another language.
+    expected : callable or None
+        What the numbers are compared with, of a case's arguments, where the right answer has
+        too few digits.
     """
 
     right: Callable
-    outputs: tuple
+    outputs: list
     cases: Callable
     mistakes: list
-    terms: dict
-    rtol: float
-    prepare: Callable | None
-    judge: Callable
-    expected: Callable
+    terms: dict = {}
+    rtol: float = 1e-9
+    prepare: Callable | None = None
+    judge: Callable = lambda function: None
+    expected: Callable | None = None
 
 
 class Verdict(NamedTuple):
@@ -98,10 +100,7 @@ class NotChecked(Exception):
     """Raised by `prepare` or `judge` for what cannot be judged here; the message says why."""
 
 
-def exercise(
-    outputs, cases, mistakes, *,
-    terms=None, rtol=1e-9, prepare=None, judge=lambda f: None, expected=None,
-):  # fmt: skip
+def exercise(outputs, cases, mistakes, **options):
     """Register the decorated function as the right answer of an exercise named like it.
 
     Parameters
@@ -111,15 +110,13 @@ def exercise(
     mistakes : dict
         What is wrong, in words -> a function that does it wrong, or a list of edits of the
         decorated function; see `edits.edits`.
-    cases, terms, rtol, prepare, judge, expected
+    cases, **options
         See `Exercise`.
     """
 
     def register(right):
-        EXERCISES[right.__name__] = Exercise(
-            right, tuple(outputs.split()), cases, functions_of(mistakes, right), terms or {},
-            rtol, prepare, judge, expected or right,
-        )  # fmt: skip
+        known = functions_of(mistakes, right)
+        EXERCISES[right.__name__] = Exercise(right, outputs.split(), cases, known, **options)
         return right
 
     return register
@@ -165,7 +162,12 @@ def check(function):
         near = difflib.get_close_matches(name, EXERCISES, n=1, cutoff=0.8)
         hint = f"Is it {near[0]}?" if near else "Define it with def, by the name in the exercise."
         return _wrong(name, f"No exercise has a function of this name. {hint}")
-    with warnings.catch_warnings(), np.errstate(all="ignore"), guard.unwritten_as_nan():
+    with (
+        _ONE_AT_A_TIME,
+        warnings.catch_warnings(),
+        np.errstate(all="ignore"),
+        guard.unwritten_as_nan(),
+    ):
         warnings.simplefilter("ignore")
         return _check(name, function, EXERCISES[name])
 
@@ -295,6 +297,8 @@ def _what_was_raised(error, function):
     if isinstance(error, guard.TooLong):
         return f"It was stopped after {guard.LIMIT:g} seconds: does one of its loops never end?"
     text = _text_of(error)
+    if text.startswith("The truth value of an array"):
+        text = "max, min, if and `and` want one number; np.maximum, np.where, & go by entries"
     where, code, step = "", _code_of(function), error.__traceback__
     while step:
         if step.tb_frame.f_code is code:

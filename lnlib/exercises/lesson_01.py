@@ -26,8 +26,6 @@ from .edits import edits
     1 / D => 1  # the term through the mean is not divided by D.
     - np.outer => - 2 * np.outer
         twice the term through the variance: the 1/2 of the root is missing.
-    1 / D => np.eye(D) / D
-        the term through the mean reaches the diagonal only: 1/D stands in every entry.
     np.outer(x_hat, x_hat) => x_hat @ x_hat
         x_hat @ x_hat is one number, the sum of squares; the term needs all products
         x_hat_i x_hat_j: np.outer(x_hat, x_hat).
@@ -117,10 +115,6 @@ def _unit_length_terms(dy, x):
     np.sum => np.mean  # this is right for x / root mean square; the length has a sum, not a mean.
     , axis=-1, keepdims=True =>
         one length and one sum of the whole array, where each row has its own.
-    x * x, axis=-1, keepdims=True => x * x
-        one length of the whole array, where each row has its own.
-    dy * y, axis=-1, keepdims=True => dy * y
-        one sum of dy * y over the whole array, where each row has its own.
     """),
     terms={"dx": _unit_length_terms},
 )

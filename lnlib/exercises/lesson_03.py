@@ -57,10 +57,6 @@ def _pairs():
     np.max => np.nanmax
         a NaN is passed over (as by nanmax, by Python's max, or where each entry is asked whether
         it is too large); it must fail the check.
-    bool(error <= rtol) => np.allclose(computed, measured, 0, rtol * np.nanmax(abs(measured)), True)
-        a NaN passes where both arrays have one (equal_nan).
-    measured)) / np.max(np.abs(measured)) => measured).max(-1) / np.abs(measured).max(-1))
-        one yardstick for each row; the norm-wise error has one for all entries.
     np.max(np.abs(measured)) => (np.max(np.abs(measured)) + 1e-8)
         something is added to the yardstick, and small gradients that are wrong pass.
     )) / np.max(np.abs(measured)) => ) / np.abs(measured))
@@ -133,9 +129,6 @@ def _curved(seed, *shape, centre=0.0):
         the entry moves by h / 2, not by h: the exercise asks for f(x + h) and f(x - h).
     x.copy(), x.copy() => (x.copy(),) * 2
         no step is taken: both copies are one and the same array. Make two.
-    / (plus[index] - minus[index]) => / (plus[index] - minus[index]); return gradient
-        only the first entry is there: is the return inside the loop?
-    np.empty_like => np.zeros_like
     / (plus[index] - minus[index]) => / (plus[index] - minus[index]); return gradient
         only the first entry is there: is the return inside the loop?
     f(plus) - f(minus) => f(plus) + f(minus)
@@ -231,8 +224,6 @@ def complex_gradient(f, x):
         the mean of dy is taken away; the bug forgets mean(gamma * dy).
     c * gamma => c * np.mean(gamma**2) / gamma
         mean(gamma * dy) is 0, but this dy is not the nearest: go along gamma, not 1 / gamma.
-    c * gamma => c * np.mean(gamma**2) / np.mean(gamma)
-        mean(gamma * dy) is 0, but this dy is not the nearest: go along gamma, not along ones.
     c * gamma => c * np.mean(gamma**2)
         one number is taken away in each row, and mean(gamma * dy) is not 0. Go along gamma.
     / np.mean(gamma**2) =>  # along gamma, but not as far as the plane: divide by mean(gamma**2).

@@ -78,6 +78,8 @@ def _one_pass(function):
         the second mean is that of x; take it of the shifted x.
     d * d => x * x  # the squares are those of x; take those of the shifted x.
     ) ** 2 => )  # the second mean is not squared.
+    np.mean(d * d, axis=-1) => np.sum(d * d, axis=-1) / (d.shape[-1] - 1)
+        divided by D - 1; the layer divides by D.
     np.mean(d * d, axis=-1) - np.mean(d, axis=-1) ** 2 => np.var(d, axis=-1, ddof=1)
         divided by D - 1; the layer divides by D.
     np.mean(d * d, axis=-1) - np.mean(d, axis=-1) ** 2 => np.std(d, axis=-1)
@@ -85,11 +87,6 @@ def _one_pass(function):
     x[..., :1] => x[:, :1]
         shifted by the first row of each sequence; each row has its own first entry.
     x[..., :1] => x[0, 0, 0]  # one shift for all rows; each row has its own first entry.
-    x[..., :1] => x[:1]  # shifted by the first sequence; each row has its own first entry.
-    np.mean(d, axis=-1) ** 2 => np.mean(d) ** 2
-        the second mean is one of the whole array; each row has its own.
-    np.mean(d, axis=-1) ** 2 => np.sum(d, axis=-1) ** 2
-        the second mean is a sum: divide by D before you square.
     """),
     rtol=1e-4,
     judge=_one_pass,
@@ -145,14 +142,10 @@ def _parts():
     delta**2 * n_a * n_b / n => n_b * (mean_b - mean) ** 2
         only part b moves to the common mean; part a does, too.
     delta**2 => delta  # mean_b - mean_a is not squared.
-    delta**2 * n_a * n_b / n => (mean_a - mean) ** 2 + (mean_b - mean) ** 2
-        (mean_a - mean)**2 and (mean_b - mean)**2 have no weights: n_a and n_b entries move.
     + delta**2 => - delta**2
         the term with the means has the wrong sign: moving the mean adds squares.
     m2_a + m2_b => n_a * m2_a + n_b * m2_b
         m2_a and m2_b are taken for variances; they are sums already.
-    m2_a + m2_b => m2_a / n_a + m2_b / n_b
-        m2_a and m2_b are divided; they are the sums that are asked.
     m2_a + m2_b + delta**2 * n_a * n_b / n => (m2_a + m2_b + delta**2 * n_a * n_b / n) / n
         divided by n, which makes it the variance.
     delta**2 * n_a * n_b / n => n_a * mean_a**2 + n_b * mean_b**2 - n * mean**2
@@ -187,6 +180,12 @@ def _after_large_rows():
     return values
 
 
+def _names_in(code):
+    """Return the names that a function uses, those in its comprehensions included."""
+    inner = (_names_in(const) for const in code.co_consts if inspect.iscode(const))
+    return set(code.co_names).union(*inner)
+
+
 WIDER = {"float", "float64", "double", "longdouble", "fsum", "Fraction", "Decimal"}
 
 
@@ -194,8 +193,7 @@ def _adds_up_in_dtype(function):
     """Say if the sum is right by a wider type than that of values."""
     values = _between_large_rows(2.0**50, -1, np.float64)  # (2002, 3)
     exact = compensated_sum(values.astype(np.longdouble))  # (3,)
-    code = getattr(inspect.unwrap(function), "__code__", None)
-    named = WIDER.intersection(getattr(code, "co_names", ()))
+    named = WIDER & _names_in(inspect.unwrap(function).__code__)
     lost = np.abs(function(values) - values.sum(axis=0)) < 0.1 * np.abs(values.sum(axis=0) - exact)
     if named or np.all(lost):
         return (
@@ -295,20 +293,18 @@ def _in_float64(x):
     np.ldexp(x, -exponent) => x / np.abs(x).max(axis=-1, keepdims=True)
         divided by the largest entry itself: that rounds, and at an offset the digits are gone.
         A power of two does not round.
+    np.ldexp(x, -exponent) => x / np.abs(x).max()
+        one scale for the whole array; each row needs its own.
     max(axis=-1, keepdims=True) => max()  # one scale for the whole array; each row needs its own.
     np.abs(x).max => x.max
         scaled by the largest entry; the largest in size may be negative (np.abs).
-    np.abs(x).max => np.abs(x).min  # scaled by the smallest of the |x|; take the largest.
     np.abs(x).max(axis=-1, keepdims=True) => x[..., :1]
         scaled by the first entry, which may be 0 or small; take the largest |x| of the row.
-    np.abs(x).max => x.mean
-        scaled by the mean, which may be 0 or small; take the largest |x| of the row.
     -exponent => exponent  # multiplied by the power of two, where the row must be divided by it.
     np.abs(x).max(axis=-1, keepdims=True) => x
         every entry has a scale of its own; all entries of a row must share one.
     return xc => return np.ldexp(1.0, exponent) * xc
         the scale is put back at the end: x_hat does not have it.
-    return xc / np.sqrt( => return xc / (  # the root is missing: divided by the variance.
     np.mean(xc * xc => 1e-5 + np.mean(xc * xc  # 1e-5 is added to the variance; here eps is 0.
     np.mean(xc * xc => np.var(xc, ddof=1  # divided by D - 1; the layer divides by D.
     """),
