@@ -4,14 +4,15 @@ import re
 
 import numpy as np
 
-from ..gpu import EmulationError, emulator
+from .. import gpu
+from ..gpu import emulator
 from .checker import NotChecked
 from .compare import BadResult
 
 ORDERS = "forward", "reverse", 1  # a kernel must not care who comes first
 UNWRITTEN = 0x7FC0DEAD  # the bits of a NaN that no arithmetic gives
 
-LINES = {  # never compiles, wherever it stands -> what is wrong with it
+LINES = {  # never right, wherever it stands -> what is wrong with it
     r"\b(?!__syncthreads\b)_*sync_?threads?\b": "the barrier is called __syncthreads",
     r"__sync(threads|warp)\s*;": "a call needs parentheses, also if nothing stands in them",
     r"[\w)\]]\s*\*\*\s*[\d(]": "C++ has no **, a square is c * c",
@@ -31,16 +32,17 @@ LINES = {  # never compiles, wherever it stands -> what is wrong with it
 }
 MESSAGES = {  # of g++ or clang++ -> in other words; {} is the name that stands in it
     r"['‘](\w+)['’] was not declared|undeclared identifier '(\w+)'|arguments to ['‘](\w+)['’]": (
-        "{0} is not declared: is it misspelt, or does its type not stand in front of it?"
+        "{0} is not declared: it is misspelt, or has no type in front of it"
     ),
-    r"expected [^:]*['‘];['’]": "is there a semicolon at the end?",
+    r"expected [^:]*['‘];['’]": "a semicolon is missing at the end",
     r"no return|control reaches end|does not return a value": (
         "a function with a result comes to its end without return"
     ),
     r"read-only|const-qualified": "it is const, and cannot be changed",
     r"redeclaration|redefinition|conflicting declaration": "it is declared twice",
     r"no matching function for call to ['‘](\w+)": (
-        "{0} does not take these arguments. Is one missing, or THREADS: {0}<THREADS>(...)?"
+        "{0} does not take these arguments: one is wrong or missing, or THREADS, as in "
+        "{0}<THREADS>(...)"
     ),
     r"operator\^": "^ is no power in C++, a square is c * c",
     r"(no match for|invalid operands).*Vector": (
@@ -123,8 +125,8 @@ def _heads(code):
     code = re.sub(r"^[ \t]*#(?:.*\\\n)*.*", "", code, flags=re.M)
     heads = _without(r"\{[^{}]*\}", "\0", code).split("\0")[:-1]
     for head in heads:
-        head = _without(r"\([^()]*\)", "\1", head.rpartition(";")[2])
-        name = re.search(r"(\w+)\s*\1\s*$", head)
+        head = _without(r"\([^()]*\)", "@", head.rpartition(";")[2])
+        name = re.search(r"(\w+)\s*@\s*$", head)
         if name and "__device__" not in head and "__global__" not in head:
             return f"in which {name[1]} has no __device__ in front"
         if name and "__global__" in head and not re.search(r"\bvoid\b", head):
@@ -140,16 +142,15 @@ def _without(innermost, mark, text):
     return text
 
 
-def launch(pieces, kernels, blocks, threads, inputs, outputs, numbers, counts=None):
+def launch(pieces, kernel, blocks, threads, inputs, outputs, numbers, counts=None):
     """Run a kernel in several orders; return its outputs.
 
     Parameters
     ----------
     pieces : tuple of str
         What stands before the learner's source, that source, and what stands after it.
-    kernels : dict of int to str
-        The instance, in C++, for each number of threads that is ever asked for: they are compiled
-        together, once.
+    kernel : str
+        The instance, in C++.
     blocks, threads : int
     inputs : dict of str to ndarray
     outputs : dict of str to tuple
@@ -166,11 +167,7 @@ def launch(pieces, kernels, blocks, threads, inputs, outputs, numbers, counts=No
         If the source has something in it that the emulator does not know.
     """
     before, yours, after = pieces
-    choice = " ".join(f"if (blockDim.x == {n}) {name}(given...);" for n, name in kernels.items())
-    source = (
-        f'{before}\n#line 1 "your source"\n{yours}\n#line 1 "the check"\n{after}\n'
-        f"template <class... Given> void by_threads(Given... given) {{ {choice} }}\n"
-    )
+    source = f'{before}\n#line 1 "your source"\n{yours}\n#line 1 "the check"\n{after}\n'
     for order in ORDERS:
         results = {
             name: np.full(shape, UNWRITTEN, np.uint32).view(np.float32)
@@ -179,21 +176,16 @@ def launch(pieces, kernels, blocks, threads, inputs, outputs, numbers, counts=No
         traffic = {}
         try:
             emulator.run(
-                order, source, traffic, "by_threads", blocks, threads, 0, inputs, results, numbers,
+                order, source, traffic, kernel, blocks, threads, 0, inputs, results, numbers,
                 seconds=30,  # enough for all that ever returns
             )  # fmt: skip
-        except EmulationError as error:
-            said = re.sub(r"[^\s'\"]*/(?=\S)", "", str(error).strip().splitlines()[0])
-            if "emulated::Reference" in said and "no member named" in said:
-                raise NotChecked(
-                    "The emulator does not know single numbers of a vector in memory: store the "
-                    "whole vector, s[i] = row[v]."
-                ) from None
-            said = said.replace("by_threads: ", "fails in the emulator: ", 1)
-            said = said.removeprefix("by_threads ")
-            if "does not compile" in said:
-                said = f"does not compile: {_in_other_words(said, yours)}"
-            raise Stopped(said) from None
+        except gpu.EmulationError as error:
+            raise Stopped(_in_other_words(str(error), kernel, yours)) from None
+        except gpu.Unsupported as error:
+            said = str(error)
+            raise NotChecked(
+                f"{said[0].upper()}{said[1:]}. It may be right: this check cannot tell."
+            ) from None
         if counts is not None:
             counts.update(traffic)
     return results
@@ -210,20 +202,25 @@ def refuse_nan(results, *names):
             )
 
 
-def _in_other_words(said, source):
-    """Return what a compiler says of a learner's source, with the line that is meant."""
+def _in_other_words(said, kernel, source):
+    """Return what the emulator says, to stand after "It"; a compiler's words in other words."""
+    said = re.sub(r"[^\s'\"]*/(?=\S)", "", said.strip().splitlines()[0])  # no folders
     lines = source.splitlines()
+    hint = None
     for k, line in enumerate(code_of(source).splitlines()):
         for pattern, words in LINES.items():
-            if re.search(pattern, line):
-                return f"line {k + 1}, {lines[k].strip()}: {words}"
-    place = re.search(r"your source:(\d+):(?:\d+:)? *(?:fatal )?(?:error: )?(.*)", said)
-    if not place:
-        return said.split("does not compile: ", 1)[-1]
+            if not hint and re.search(pattern, line):
+                hint = f"line {k + 1}, {lines[k].strip()}: {words}"
+    if "does not compile" not in said:
+        said = said.replace(f"{kernel}: ", "fails in the emulator: ", 1).removeprefix(f"{kernel} ")
+        return f"{said}. And {hint}" if hint else said
+    place = re.search(r"your source:(\d+): error: (.*)", said)
+    if hint or not place:
+        return f"does not compile: {hint}" if hint else said.removeprefix(f"{kernel} ")
     number, message = int(place[1]), place[2]
     for pattern, words in MESSAGES.items():
         if found := re.search(pattern, message):
             message = words.format(*[name for name in found.groups() if name])
             break
     line = lines[number - 1].strip() if number <= len(lines) else ""
-    return f"line {number}, {line}: {message}"
+    return f"does not compile: line {number}, {line}: {message}"

@@ -4,10 +4,10 @@ import re
 
 import numpy as np
 
-from .checker import exercise
+from .checker import Score, exercise
 from .data import layer
 from .edits import edits
-from .kernels import Stopped, launch, source_of
+from .kernels import Stopped, code_of, launch, source_of
 
 THREADS = 128
 VALUES = layer(63, 3, THREADS).x.astype(np.float32)  # (3, THREADS)
@@ -41,9 +41,8 @@ def _sums(source, values, how_many):
     """Return the sums of each row and, if how_many is 2, of its squares: a thread a value."""
     rows, threads = values.shape
     return launch(
-        ("", source, SUMS_KERNEL), {n: f"sums<{n}>" for n in (THREADS, THREADS // 2)},
-        rows, threads, {"x": values}, {"total": values.shape, "squares": values.shape},
-        {"how_many": np.int32(how_many)},
+        ("", source, SUMS_KERNEL), f"sums<{threads}>", rows, threads, {"x": values},
+        {"total": values.shape, "squares": values.shape}, {"how_many": np.int32(how_many)},
     )  # fmt: skip
 
 
@@ -67,12 +66,14 @@ def _run_sums(function):
 
 
 def _other_threads(function):
-    """Say if a sum that is right for THREADS threads is not so for half as many."""
+    """Say if it is wrong for half as many threads, or how many barriers are enough."""
     source = source_of(function(), "tree_sum")
     half, values = THREADS // 2, np.ascontiguousarray(VALUES[:, : THREADS // 2])
     total = _sums(source, values, 1)["total"]
     if not np.allclose(total, values.sum(axis=1, keepdims=True), rtol=1e-4):
         return f"Right for {THREADS} threads, but not for {half}: use THREADS."
+    barriers = code_of(source).count("__syncthreads")
+    return Score(f"Of 128 threads and of 64, in three orders, with {barriers} barriers in the text.")
 
 
 def _slots(values, first, last):

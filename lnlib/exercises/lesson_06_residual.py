@@ -61,7 +61,7 @@ def _launch_residual(function, threads=64, D=1000, counts=None):
     shapes = {"s": (rows, D), "y": (rows, D), "mean": (rows, 2), "rstd": (rows, 1)}
     numbers = {"eps": np.float32(1e-5), "D": np.int32(D)}
     try:
-        results = launch(pieces, KERNELS, rows, threads, inputs, shapes, numbers, counts)
+        results = launch(pieces, KERNELS[threads], rows, threads, inputs, shapes, numbers, counts)
     except Stopped as error:
         if not re.search("out of range|any order", str(error)):
             raise

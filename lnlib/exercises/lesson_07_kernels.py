@@ -57,10 +57,10 @@ class Launch(NamedTuple):
 def _run(kernel, text, given, blocks, outputs, numbers, counts):
     """Run one kernel; outputs: {name: shape}."""
     pieces = read_source(), source_of(text, kernel), ""
-    kernels = {threads: kernel + template for threads, template in TEMPLATES.items()}
+    instance = kernel + TEMPLATES[given.threads]
     try:
         results = launch(
-            pieces, kernels, blocks, given.threads, given.inputs, outputs, numbers, counts
+            pieces, instance, blocks, given.threads, given.inputs, outputs, numbers, counts
         )
     except Stopped as error:
         if not re.search("out of range|any order", str(error)):

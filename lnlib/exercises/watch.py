@@ -51,8 +51,8 @@ def blocks_are_used(function, arrays, numbers, matrices, cache_bytes):
             )
         if sizes and max(sizes) < rows * matrix[0].nbytes:
             return (
-                f"The numbers are right, but with rows = {rows} no operation takes more than "
-                f"{max(sizes) / matrix[0].nbytes:.0f} of the rows of {name}: NumPy starts too often."
+                f"The numbers are right, but where rows is {rows}, no operation takes more than "
+                f"{max(sizes) / matrix[0].nbytes:.0f} row of {name}: NumPy starts too often."
             )
     moved, least = traffic(steps, cache_bytes) / matrix.nbytes, len(matrices) + 1
     if moved > least + 1.5:  # one more: who begins with zeros writes the result twice

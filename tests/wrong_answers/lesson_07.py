@@ -37,7 +37,7 @@ WRONG = {
         ("y[block] *= gamma\n    return y", "pass\n    return gamma * y", "goes over 2048 rows"),
         ("for start in", "squares = x * x\n    for start in", "(multiply) goes over 2048 rows"),
         ("for start in", "np.linalg.norm(x, axis=1)\n    for start in", "goes over 2048 rows"),
-        ("    for start", "    rows = 1\n    for start", "no operation takes more than 1 of the"),
+        ("    for start", "    rows = 1\n    for start", "no operation takes more than 1 row of"),
         ("return y,", "return np.concatenate([y[:999], y[999:]]),", "(concatenate) goes over"),
         (
             "        np.multiply",
