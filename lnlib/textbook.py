@@ -28,7 +28,7 @@ def backward_means(dy, cache):
 
 
 def one_pass_forward(x, gamma, beta, eps=1e-5):
-    """Take the variance in one pass over x, as many kernels do: lesson 04 says with which digits."""
+    """Take the variance in one pass over x, with the digits that lesson 04 gives it."""
     mean = x.mean(axis=-1, keepdims=True)  # (N, 1)
     var = (x * x).mean(axis=-1, keepdims=True) - mean * mean  # (N, 1)
     rstd = 1 / np.sqrt(var + eps)  # (N, 1)

@@ -16,7 +16,7 @@ LINES = {  # never right, wherever it stands -> what is wrong with it
     r"\b(?!__syncthreads\b)_*sync_?threads?\b": "the barrier is called __syncthreads",
     r"__sync(threads|warp)\s*;": "a call needs parentheses, also if nothing stands in them",
     r"[\w)\]]\s*\*\*\s*[\d(]": "C++ has no **, a square is c * c",
-    r"(^|[;{}])\s*#\s*(?!define|undef|include|if|el|endif|pragma|error|warning|line)": (
+    r"(^|[;{}])\s*#(?!\s*(define|undef|include|if|el|endif|pragma|error|warning|line))": (
         "a comment begins with //"
     ),
     r"__shfl_\w*sync\s*\([^,()]*,\s*(0x[fF]+u?|~0u?)\b": (
@@ -44,8 +44,8 @@ MESSAGES = {  # of g++ or clang++ -> in other words; {} is the name that stands 
         "{0} does not take these arguments: one is wrong or missing, or THREADS, as in "
         "{0}<THREADS>(...)"
     ),
-    r"operator\^": "^ is no power in C++, a square is c * c",
-    r"(no match for|invalid operands).*Vector": (
+    r"operator\^|invalid operands.*\|.*\^": "^ is no power in C++, a square is c * c",
+    r"(no match for|invalid operands).*Vector|no viable overloaded": (
         "vectors cannot be added or multiplied, but their entries can, .at[j]"
     ),
     r"(cannot convert|no viable conversion|conversion from).*Vector": (
@@ -180,7 +180,7 @@ def launch(pieces, kernel, blocks, threads, inputs, outputs, numbers, counts=Non
                 seconds=30,  # enough for all that ever returns
             )  # fmt: skip
         except gpu.EmulationError as error:
-            raise Stopped(_in_other_words(str(error), kernel, yours)) from None
+            raise Stopped(in_other_words(str(error), kernel, yours)) from None
         except gpu.Unsupported as error:
             said = str(error)
             raise NotChecked(
@@ -202,8 +202,16 @@ def refuse_nan(results, *names):
             )
 
 
-def _in_other_words(said, kernel, source):
-    """Return what the emulator says, to stand after "It"; a compiler's words in other words."""
+def in_other_words(said, kernel, source):
+    """Return what the emulator says, to stand after "It", and a compiler's words in other words.
+
+    Parameters
+    ----------
+    said : str
+        The message of an EmulationError.
+    kernel, source : str
+        The name that the message begins with, and what the learner wrote.
+    """
     said = re.sub(r"[^\s'\"]*/(?=\S)", "", said.strip().splitlines()[0])  # no folders
     lines = source.splitlines()
     hint = None
@@ -218,9 +226,9 @@ def _in_other_words(said, kernel, source):
     if hint or not place:
         return f"does not compile: {hint}" if hint else said.removeprefix(f"{kernel} ")
     number, message = int(place[1]), place[2]
+    line = lines[number - 1].strip() if number <= len(lines) else ""
     for pattern, words in MESSAGES.items():
-        if found := re.search(pattern, message):
+        if found := re.search(pattern, f"{message} | {line}"):
             message = words.format(*[name for name in found.groups() if name])
             break
-    line = lines[number - 1].strip() if number <= len(lines) else ""
     return f"does not compile: line {number}, {line}: {message}"

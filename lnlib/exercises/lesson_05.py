@@ -16,32 +16,23 @@ from .edits import edits
     edits("""
     flops * N => 9 * N
         2 too many. mean * mean and the mean of the squares are one number per row each.
-    flops * N => 8 * N
-        1 too many. mean * mean, for instance, is one number per row.
-    flops * N => 6 * N
-        1 is missing. Did you count the product x * x, and the sums of both means?
-    flops * N => 5 * N
-        2 are missing. Each of the two means adds up a whole array, for instance.
+    flops * N => 8 * N  # 1 too many. mean * mean, for instance, is one number per row.
+    flops * N => 6 * N  # 1 is missing. Did you count the product x * x, and the sums of both means?
+    flops * N => 5 * N  # 2 are missing. Each of the two means adds up a whole array, for instance.
     flops * N => 9 * N
     values * N => 15 * N
         that is the textbook's count. Here no second mean hides, and x itself is squared.
-    values * N => 7 * N
-        only what is read; each operation also writes its result.
-    values * N => 5 * N
-        only what is written; each operation also reads its operands.
-    values * N => 13 * N
-        1 too many: x * x reads one array, not two.
+    values * N => 7 * N  # only what is read; each operation also writes its result.
+    values * N => 5 * N  # only what is written; each operation also reads its operands.
+    values * N => 13 * N  # 1 too many: x * x reads one array, not two.
     values * N => 10 * N
         2 are missing: what the two means read, or an array that one operation writes and the next
         reads.
     values * N => 2 * N
         that is what one kernel would move. NumPy finishes one operation before the next begins.
-    N * D => N
-        counted per row, and each row has D elements.
-    * N * D * itemsize => * N * D
-        values, not bytes: each takes itemsize bytes.
-    * itemsize => * 4
-        4 bytes for every value; itemsize says how many.
+    N * D => N  # counted per row, and each row has D elements.
+    * N * D * itemsize => * N * D  # values, not bytes: each takes itemsize bytes.
+    * itemsize => * 4  # 4 bytes for every value; itemsize says how many.
     """)
     | {
         f"per element, {abs(n)} too {'many' if n > 0 else 'few'}.": [
@@ -76,8 +67,7 @@ def cost_of_one_pass(N, D, itemsize):
     edits("""
     np.maximum(for_memory, for_arithmetic) => for_memory + for_arithmetic
         the two times are added; but memory and arithmetic work at the same time.
-    np.maximum => np.minimum
-        the shorter of the two times; the longer one decides.
+    np.maximum => np.minimum  # the shorter of the two times; the longer one decides.
     np.maximum(for_memory, for_arithmetic) => for_memory
         the time that memory needs, even where arithmetic needs longer.
     np.maximum(for_memory, for_arithmetic) => np.minimum(flops / nbytes * bandwidth, arithmetic)
@@ -114,32 +104,20 @@ def seconds_at_least(flops, nbytes, bandwidth, arithmetic):
         "one layer": (2 * 4996, 1, 300, 2),
     },
     edits("""
-    ) - D => )
-        gamma is missing: each layer keeps D numbers that do not depend on the tokens.
-    ) - D => ) - D // layers
-        gamma is taken off once; each layer keeps its own.
-    (D + 1) => D
-        rstd is missing: x_hat comes with one number per token.
-    (D + 1) => (D + 2)
-        x_hat needs no mean: it comes with rstd alone.
+    ) - D => )  # gamma is missing: each layer keeps D numbers that do not depend on the tokens.
+    ) - D => ) - D // layers  # gamma is taken off once; each layer keeps its own.
+    (D + 1) => D  # rstd is missing: x_hat comes with one number per token.
+    (D + 1) => (D + 2)  # x_hat needs no mean: it comes with rstd alone.
     (D + 1) => (D + 3)
         the three numbers per row belong to the other way: x_hat comes with rstd alone.
-    // (D + 1) => // D + 1
-        n // D + 1 is (n // D) + 1: parentheses.
-    // 3 => // 2
-        the mean takes two numbers per token, and rstd is the third.
-    // 3 => // 1
-        three numbers per token, not one.
-    // 3 => // (D + 3)
-        x is in it, which somebody else keeps here.
-    (layers * itemsize) => itemsize
-        for one layer; all of them must fit.
-    (layers * itemsize) => layers
-        memory is in bytes, and each number takes itemsize of them.
-    * itemsize => * 4
-        4 bytes for every number; itemsize says how many.
-    // => /
-        not rounded down to whole tokens.
+    // (D + 1) => // D + 1  # n // D + 1 is (n // D) + 1: parentheses.
+    // 3 => // 2  # the mean takes two numbers per token, and rstd is the third.
+    // 3 => // 1  # three numbers per token, not one.
+    // 3 => // (D + 3)  # x is in it, which somebody else keeps here.
+    (layers * itemsize) => itemsize  # for one layer; all of them must fit.
+    (layers * itemsize) => layers  # memory is in bytes, and each number takes itemsize of them.
+    * itemsize => * 4  # 4 bytes for every number; itemsize says how many.
+    // => /  # not rounded down to whole tokens.
     numbers // (D + 1), numbers // 3 => -(-numbers // (D + 1)), -(-numbers // 3)
         rounded up; the last token does not fit.
     numbers // (D + 1), numbers // 3 => numbers // 3, numbers // (D + 1)

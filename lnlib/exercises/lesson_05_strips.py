@@ -41,11 +41,9 @@ MUSEUM = museum(lambda x_hat, rstd, gamma, rows: LayerNormCache(x_hat, rstd, gam
     len(dy), rows) => len(dy) - rows + 1, rows)
     np.empty_like => np.zeros_like
         the last strip is missing where it is shorter than the others (its rows are zero).
-    len(dy), rows) => rows, rows)
-        the first strip only. Is return inside the loop?
+    len(dy), rows) => rows, rows)  # the first strip only. Is return inside the loop?
     dgamma += => dgamma =
-    dbeta += => dbeta =
-        the sums of the last strip only. Each strip adds to what is there.
+    dbeta += => dbeta =  # the sums of the last strip only. Each strip adds to what is there.
     dgamma, dbeta = np.zeros((2, *gamma.shape), dy.dtype) => dgamma = dbeta = np.zeros_like(gamma)
         dgamma and dbeta are one and the same array: a = b = np.zeros(...) makes one only.
     return dx, dgamma, dbeta => return dx, *(a / -(-len(dy) // rows) for a in (dgamma, dbeta))

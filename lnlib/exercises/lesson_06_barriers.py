@@ -73,7 +73,7 @@ def _other_threads(function):
     if not np.allclose(total, values.sum(axis=1, keepdims=True), rtol=1e-4):
         return f"Right for {THREADS} threads, but not for {half}: use THREADS."
     barriers = code_of(source).count("__syncthreads")
-    return Score(f"Of 128 threads and of 64, in three orders, with {barriers} barriers in the text.")
+    return Score(f"128 threads and 64, in three orders, with {barriers} barriers in the text.")
 
 
 def _slots(values, first, last):
@@ -90,12 +90,9 @@ def _slots(values, first, last):
     lambda: {"three rows of 128": ()},
     edits("""
     [:, :1] + 0 * total =>
-    [:, :1] + 0 * squares =>
-        each thread gets its own slot; the sum is in slots[0].
-    // 2, 1) => // 2, 2)
-        the last step, half = 1, is missing.
-    // 2, 1) => // 4, 1)
-        the first step is missing: half begins at THREADS / 2.
+    [:, :1] + 0 * squares =>  # each thread gets its own slot; the sum is in slots[0].
+    // 2, 1) => // 2, 2)  # the last step, half = 1, is missing.
+    // 2, 1) => // 4, 1)  # the first step is missing: half begins at THREADS / 2.
     """),
     rtol=1e-4,
     prepare=_run_sums,

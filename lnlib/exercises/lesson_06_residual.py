@@ -108,26 +108,18 @@ def _still_wrong(function):
     "s y",
     lambda: {"five rows of 1000": ()},
     edits("""
-    return s => return np.nan * s
-        nobody writes it.
-    s = a + b => s = a
-        b is not added.
-    s = a + b => s = b
-        a is not added.
-    _normalised(s) => _normalised(a)
-        made from a alone: the sum must stay in row.
-    _normalised(s) => _normalised(b)
-        made from b alone: the sum must stay in row.
-    return s => return a
-        written without b: add first.
+    return s => return np.nan * s  # nobody writes it.
+    s = a + b => s = a  # b is not added.
+    s = a + b => s = b  # a is not added.
+    _normalised(s) => _normalised(a)  # made from a alone: the sum must stay in row.
+    _normalised(s) => _normalised(b)  # made from b alone: the sum must stay in row.
+    return s => return a  # written without b: add first.
     _normalised(s) => np.nan * s
         in padding, or everywhere, row is not filled. Padding must be zero: it is added up.
     return s => return np.where(np.arange(1000) < 64 * 4, s, np.nan)
         only the first vector of each thread is written.
-    a + b => a + a
-        a is added twice, and b not at all.
-    a + b => a + b[:1]
-        row 0 of b is added to every row: b begins at start too.
+    a + b => a + a  # a is added twice, and b not at all.
+    a + b => a + b[:1]  # row 0 of b is added to every row: b begins at start too.
     """),
     rtol=1e-5,
     prepare=lambda function: lambda: _launch_residual(function),

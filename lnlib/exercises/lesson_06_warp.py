@@ -36,8 +36,7 @@ from .kernels import launch, source_of
         steps of threads columns; all threads together load threads * width.
     range(thread, D // width, threads) => [thread]
         the first vector alone; thread t also owns t + threads, t + 2 * threads, ...
-    D // width => D
-        vectors are counted up to D; a row has D // width of them.
+    D // width => D  # vectors are counted up to D; a row has D // width of them.
     D // width => -(-D // (width * threads)) * threads
         past the end of the row: what has no column there is padding, and not loaded.
     for vector in vectors for j in range(width) => for j in range(width) for vector in vectors
@@ -100,34 +99,26 @@ def _lanes(values, *steps, partner=np.bitwise_xor, send_first=False):
     "y",
     lambda: {"five rows of 32": ()},
     edits("""
-    , 16) => )
-        a step is missing: each half of the warp has a sum of its own. 16 joins them.
-    1, 2, => 2,
-        a step is missing: without bits = 1 even lanes hear of even ones only.
+    , 16) => )  # a step is missing: each half of the warp has a sum of its own. 16 joins them.
+    1, 2, => 2,  # a step is missing: without bits = 1 even lanes hear of even ones only.
     16) => 16, 32)
         every sum is doubled. Does bits go up to 32? A lane without a partner gets its own value.
-    1, 2, 4, 8, 16 => *range(1, 32)
-        bits goes up by one, where it must double: 1, 2, 4, 8, 16.
+    1, 2, 4, 8, 16 => *range(1, 32)  # bits goes up by one, where it must double: 1, 2, 4, 8, 16.
     16) => 16, send_first=True)
         each step must send the sum so far; here it sends what the lane began with.
     1, 2, 4, 8, 16 => 16, 8, 4, 2, 1, partner=np.add
         lane 0 alone has the sums: __shfl_down_sync hands them down (from 16 to 1).
     16) => 16, partner=np.add)
         lane 0 alone has the sums: __shfl_down_sync hands them down (from 1 to 16).
-    _lanes(xc * xc, 1, 2, 4, 8, 16) => xc * xc
-        the squares are not added up over the lanes.
+    _lanes(xc * xc, 1, 2, 4, 8, 16) => xc * xc  # the squares are not added up over the lanes.
     x - _lanes(x, 1, 2, 4, 8, 16) / 32 => x - _lanes(x, 1, 2, 4, 8, 16)
         the sum is subtracted where the mean belongs: divide by 32.
     var = _lanes(xc * xc, 1, 2, 4, 8, 16) / 32 => var = _lanes(xc * xc, 1, 2, 4, 8, 16)
         the sum of the squares where their mean belongs: divide by 32.
-    + EPS =>
-        eps is missing.
-    np.sqrt(var + EPS) => (np.sqrt(var) + EPS)
-        eps stands outside the root.
-    np.sqrt =>
-        the root is missing.
-    return xc => return x
-        the mean is not subtracted from what is divided.
+    + EPS =>  # eps is missing.
+    np.sqrt(var + EPS) => (np.sqrt(var) + EPS)  # eps stands outside the root.
+    np.sqrt =>  # the root is missing.
+    return xc => return x  # the mean is not subtracted from what is divided.
     _lanes(xc * xc => _lanes(x * x
         the mean of the squares, not the variance: centre before you square.
     """),

@@ -25,8 +25,7 @@ def _blocks_are_used(function):
     edits("""
     len(x), rows) => len(x) - rows + 1, rows)
         the last rows are missing where the number of rows is no multiple of a block's.
-    range(0, len(x), rows) => [0]
-        only the first block is there.
+    range(0, len(x), rows) => [0]  # only the first block is there.
     start + rows) => start + 1)
         only one row of each block is there: a block ends at start + rows.
     np.vecdot(x[block], x[block]) / x.shape[1] => np.mean(x[block] ** 2)

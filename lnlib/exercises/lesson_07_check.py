@@ -70,10 +70,8 @@ def _asks_the_report(function):
         it says True where the gradient is wrong, and False where it is right.
     = forward( => = rms_forward(
         it knows RMSNorm's formula. Ask the forward pass that you are given.
-    .passed => .errors["dx"] <= 1e-8
-        it does not look at dgamma: wrong ones pass.
-    .passed => .errors["dgamma"] <= 1e-8
-        it does not look at dx: wrong ones pass.
+    .passed => .errors["dx"] <= 1e-8  # it does not look at dgamma: wrong ones pass.
+    .passed => .errors["dgamma"] <= 1e-8  # it does not look at dx: wrong ones pass.
     rng.uniform(0.5, 2, 5) => np.ones(5)
         its gamma is the same everywhere, which hides where gamma stands.
     ((2, 3, 5)) => ((1, 1, 5))

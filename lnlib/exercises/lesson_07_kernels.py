@@ -142,18 +142,14 @@ FORWARD_INPUTS = ("x", "gamma")
     edits("""
     ms = => x = x - x.mean(axis=1, keepdims=True); ms =
         this is LayerNorm: RMSNorm subtracts no mean.
-    / x.shape[1] =>
-        the sum of the squares is not divided by D.
-    x * x, head => x, head
-        the sum, not the sum of squares, is under the root.
+    / x.shape[1] =>  # the sum of the squares is not divided by D.
+    x * x, head => x, head  # the sum, not the sum of squares, is under the root.
     x * x, head) => x * x, head, threads=1)
         every thread has only its own part of the sum: block_sum adds them up.
     x * x, head) => x * x, head, threads=32)
         every warp has only its own part of the sum: block_sum adds them up.
-    + head.eps => + 2 * head.eps
-        eps is added twice: reciprocal_std does it.
-    gamma * =>
-        gamma is missing.
+    + head.eps => + 2 * head.eps  # eps is added twice: reciprocal_std does it.
+    gamma * =>  # gamma is missing.
     y = gamma * (x => y = gamma * ((x - x.mean(axis=1, keepdims=True))
         the mean is subtracted from x. Here nothing is centred.
     ms = => x = x[:1] + 0 * x; ms =
@@ -197,8 +193,7 @@ def _on_launches(backward):
         every thread has only its own part of the sum: block_sum adds them up.
     x_hat, head) => x_hat, head, threads=32)
         every warp has only its own part of the sum: block_sum adds them up.
-    x_hat, g = x * rstd => x_hat, g = x
-        x stands where x_hat = x * rstd belongs.
+    x_hat, g = x * rstd => x_hat, g = x  # x stands where x_hat = x * rstd belongs.
     return dx, (dy * x_hat) => dx[3:] = np.nan; return dx, (dy * x_hat)[:3]
         only the first row of each block is there: go on to row + gridDim.x.
     (dy * x_hat).sum => (dy * x_hat)[-3:].sum

@@ -39,22 +39,18 @@ def _in_float64(x, gamma, eps):
     "y rstd",
     lambda: dict(_range_cases()),
     edits("""
-    small = x / s => s = one; small = x
-        nothing is scaled yet: squares overflow, and vanish.
+    small = x / s => s = one; small = x  # nothing is scaled yet: squares overflow, and vanish.
     .max(axis=-1, keepdims=True) => .max(keepdims=True)
         one scale for the whole array. The small rows vanish: each row needs its own.
     np.abs(x).max => x.max
         the largest x, without the absolute value: here the largest |x| is negative.
-    .max( => .min(
-        the smallest |x| of each row: divided by that, the largest one overflows.
-    + eps / s / s => + eps
-        eps is not scaled with the row: it must be divided by s squared.
+    .max( => .min(  # the smallest |x| of each row: divided by that, the largest one overflows.
+    + eps / s / s => + eps  # eps is not scaled with the row: it must be divided by s squared.
     + eps / s / s => + eps / s
         eps is divided by s; the mean of the squares shrinks with s squared.
     / s / s => / s**2
         s**2 leaves the range itself, and with eps = 0 that is 0 / 0: divide by s twice.
-    , rstd / s => , rstd
-        this is the rstd of x / s; that of x is smaller by s.
+    , rstd / s => , rstd  # this is the rstd of x / s; that of x is smaller by s.
     , rstd / s => , rstd * s
         multiplied by s where it must be divided: a larger row has a smaller rstd.
     s = np.ldexp(one, np.frexp(top)[1] - 1) => s = np.abs(x).max(axis=-1, keepdims=True)

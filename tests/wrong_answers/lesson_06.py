@@ -52,7 +52,6 @@ KERNELS = {
         ),
         ("= slots[0]", "= slots[threadIdx.x]", "total, squares: each thread gets its own slot"),
         ("half = THREADS / 2", "half = THREADS", "is out of range"),
-        ("half = THREADS / 2", "half = 64", "Right for 128 threads, but not for 64"),
     ],
     "add_while_loading": [
         (STORE, "            ;", "s: nobody writes it"),
