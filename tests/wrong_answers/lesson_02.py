@@ -4,10 +4,8 @@ WRONG = {
     "forward_by_hand": [
         ("x_hat, rstd", "rstd, x_hat", "this is what rstd should be; the order is y, x_hat, rstd"),
         ("return gamma * x_hat + beta, x_hat, rstd", "return gamma * x_hat + beta", "3 are asked"),
-        ("rstd = 1 /", "rstd = -1 /", "sign"),
     ],
     "backward_by_hand": [
-        ("g - mean_g - x_hat * mean_gx", "g - mean_g", "dx: no projection term"),
         ("- x_hat * mean_gx", "- 2 * x_hat * mean_gx", "dx: no half in dvar"),
         (".mean(axis=-1, keepdims=True)", ".mean(axis=(0, 1))", "dx: wrong axis"),
         (
