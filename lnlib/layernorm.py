@@ -5,10 +5,11 @@ x is centred twice, as the corrected two-pass algorithm [2]_ does: the second me
 left of the first. Backward, gamma * dy is centred twice, for the same reason. Complex input is
 never conjugated, so that the complex step [3]_ goes through.
 
-The promise, in float32: y, dx, dgamma and dbeta are wrong by at most 4e-7, for offsets of x up to
-1e7, means of dy up to 1e4 and up to 1e6 rows. For y and dx that is relative to the largest entry
-of the array (dx for D > 2, where something is left of it), for dgamma and dbeta to the largest
-entry where nothing cancels, else to the sum of the sizes of the terms.
+The promise, in float32, for offsets of x up to 1e7, means of dy up to 1e4 and up to 1e6 rows: an
+error is at most 4e-7 of the size that its array has where nothing cancels. That is, for y,
+max |gamma| * max |x_hat| + max |beta|; for dx the largest rstd * |g - mean(g)|, where g is
+gamma * dy as float32 rounds it; for dgamma and dbeta the largest sum over the rows of
+|dy * x_hat| and of |dy|. For random data these are about the largest entries of the arrays.
 
 References
 ----------
