@@ -80,7 +80,7 @@ def _rows(x):
     if np.iscomplexobj(x):
         raise TypeError(f"x must be real, got dtype {x.dtype}")
     check_rows(x)
-    if x.shape[-1] > np.finfo(x.dtype).max:
+    if x.shape[-1] > float(np.finfo(x.dtype).max):
         raise ValueError(f"D = {x.shape[-1]} is more than {x.dtype} can hold: no dividing by it")
     return x
 
