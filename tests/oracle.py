@@ -49,7 +49,7 @@ def promised(dy, x, gamma, beta, eps=1e-5):
     sizes = (
         np.abs(gamma).max() * np.abs(x_hat).max() + np.abs(beta).max(),
         (rstd * np.abs(g)).max(),
-        np.abs(dy * x_hat).sum(axis=0),
+        (np.abs(dy) * (1 + np.abs(x_hat))).sum(axis=0),
         np.abs(dy).sum(axis=0),
     )
     return results, sizes
