@@ -1,5 +1,6 @@
-"""The museum of bugs, and what the texts say about it."""
+"""Numbers in texts: what they say about the museum of bugs and about the size of the module."""
 
+import ast
 import re
 from pathlib import Path
 
@@ -69,3 +70,29 @@ def test_teaching_counts_what_gamma_one_and_dy_one_miss():
     dxs = [bug.backward(np.ones(x.shape), cache)[0] for bug in BUGS]
     assert sum(np.abs(dx).max() < 1e-12 for dx in dxs) == int(zero)
     assert len(BUGS) - caught()["gamma = 1, dy = 1"] == int(missed)
+
+
+def lines_of_code(path):
+    """Count the lines that are not blank, comment or docstring."""
+    text = path.read_text("utf-8")
+    documented = ast.Module | ast.ClassDef | ast.FunctionDef
+    docstrings = set()
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, documented) and ast.get_docstring(node) is not None:
+            docstrings.update(range(node.body[0].lineno, node.body[0].end_lineno + 1))
+    lines = enumerate(text.splitlines(), start=1)
+    return sum(
+        1 for n, line in lines if n not in docstrings and line.strip() and line.strip()[0] != "#"
+    )
+
+
+def test_readme_tells_the_size_of_the_core():
+    told = int(re.search(r"core, some (\d+) lines of code", markdown(ROOT / "README.md"))[1])
+    core = sum(lines_of_code(p) for p in ROOT.glob("lnlib/*.py") if p.name != "plots.py")
+    assert abs(core / told - 1) < 0.05
+
+
+def test_readme_names_every_module_of_the_core():
+    text = markdown(ROOT / "README.md")
+    names = [p.name for p in ROOT.glob("lnlib/*.py") if p.name != "__init__.py"]
+    assert [name for name in names if f"(lnlib/{name})" not in text] == []
