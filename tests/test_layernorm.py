@@ -353,6 +353,8 @@ BAD_FORWARD = {
     "eps negative": ({"eps": -1e-5}, ValueError, "eps must be finite and not negative"),
     "eps nan": ({"eps": np.nan}, ValueError, "eps must be finite"),
     "eps infinite": ({"eps": np.inf}, ValueError, "eps must be finite"),
+    "eps beyond float64": ({"eps": 10**400}, ValueError, "eps must be finite"),
+    "eps boolean": ({"eps": True}, TypeError, "eps must be a real number, got bool"),
     "eps text": ({"eps": "1e-5"}, TypeError, "eps must be a real number"),
     "eps array": ({"eps": np.array([1e-5])}, TypeError, "eps must be a real number"),
 }
