@@ -75,8 +75,8 @@ def test_other_eps(eps):
         return layer_norm_forward(x, gamma, beta, eps)
 
     at = point((2, 7), sigma=1e-4)
-    assert gradcheck(forward, layer_norm_backward, *at, eps=eps).passed
-    assert directional_check(forward, layer_norm_backward, *at, eps=eps).passed
+    assert gradcheck(forward, layer_norm_backward, *at).passed
+    assert directional_check(forward, layer_norm_backward, *at).passed
 
 
 @pytest.mark.parametrize("name", ["dx", "dgamma", "dbeta"])
@@ -168,9 +168,9 @@ def test_wrong_shapes_are_reported_in_words():
 
     report = gradcheck(layer_norm_forward, backward, *point((2, 5)))
     assert not report.passed and report.errors["dgamma"] == np.inf
-    assert "dgamma has shape (1, 5), expected (5,)" in str(report)
+    assert "dgamma has shape (1, 5) and dtype float64, expected (5,) and" in str(report)
     report = directional_check(layer_norm_forward, backward, *point((2, 5)))
-    assert "dgamma has shape (1, 5), expected (5,)" in str(report)
+    assert "dgamma has shape (1, 5) and dtype float64, expected (5,) and" in str(report)
 
 
 def test_forward_that_drops_the_imaginary_part():
@@ -207,11 +207,11 @@ BAD = {
     "sample float": ({"sample": 2.5}, ValueError, "sample must be a positive integer"),
     "x complex": ({"x": np.ones((2, 5)) * 1j}, TypeError, "x must be real"),
     "gamma text": ({"gamma": ["a"] * 5}, TypeError, "gamma must be real"),
-    "x scalar": ({"x": 1.0}, ValueError, "must have shapes"),
-    "beta length": ({"beta": np.ones(4)}, ValueError, "must have shapes"),
-    "x empty": ({"x": np.ones((0, 5))}, ValueError, "x must not be empty"),
+    "x scalar": ({"x": 1.0}, ValueError, "must be \\(..., D\\)"),
+    "beta length": ({"beta": np.ones(4)}, ValueError, "must be \\(..., D\\)"),
+    "x empty": ({"x": np.ones((0, 5))}, ValueError, "not empty"),
     "sample boolean": ({"sample": True}, ValueError, "sample must be a positive integer"),
-    "beta matrix": ({"beta": np.ones((1, 5))}, ValueError, "must have shapes"),
+    "beta matrix": ({"beta": np.ones((1, 5))}, ValueError, "must be \\(..., D\\)"),
 }
 
 
@@ -308,7 +308,7 @@ def test_yardstick_that_is_infinite_does_not_pass_everything():
         return layer_norm_forward(x, gamma, beta, 1e-5)
 
     with np.errstate(divide="ignore", invalid="ignore"):
-        report = gradcheck(forward, changed(dx=7), np.full((2, 5), 3.0), *point((5,))[1:], eps=0.0)
+        report = gradcheck(forward, changed(dx=7), np.full((2, 5), 3.0), *point((5,))[1:])
     assert not report.passed
 
 
@@ -322,12 +322,12 @@ def test_gradients_that_are_no_numbers(wrong):
 
 
 def test_backward_that_returns_two_gradients():
-    with pytest.raises(ValueError, match="dx, dgamma, dbeta, got 2 values"):
+    with pytest.raises(ValueError, match="dx, dgamma, dbeta, got 2 values in a tuple"):
         gradcheck(layer_norm_forward, lambda dy, c: layer_norm_backward(dy, c)[:2], *point((2, 5)))
 
 
 def test_backward_that_returns_nothing():
-    with pytest.raises(ValueError, match="dx, dgamma, dbeta, got <class 'NoneType'>"):
+    with pytest.raises(ValueError, match="dx, dgamma, dbeta, got NoneType"):
         gradcheck(layer_norm_forward, lambda dy, c: None, *point((2, 5)))
 
 
