@@ -171,17 +171,29 @@ def number_line(ax, points, spacing, title, xlabel):
     ax.set_title(title)
 
 
-def x_hat_bars(ax, computed, truth, title):
-    """Compare a computed row (blue bars) with the truth (black dashes); 'not finite' is said so."""
-    index = np.arange(len(truth))
+def log_points(ax, x, y, limits, marker, color, label=None):
+    """Plot y on log axes; what is beyond the limits, or not finite, stands hollow at their edge."""
+    x, y, (low, high) = np.asarray(x), np.nan_to_num(y, nan=np.inf), limits
+    inside = (low <= y) & (y <= high)
+    ax.loglog(x, np.where(inside, y, np.nan), marker, color=color, label=label)
+    edge = np.clip(y, low, high)[~inside]
+    ax.loglog(x[~inside], edge, marker[0], color=color, mfc="white", mew=1.5)
+
+
+def x_hat_bars(ax, computed, stored, original, title):
+    """Compare a computed row with the right one for the stored x and for x before it was stored."""
+    index = np.arange(len(stored))
     finite = np.isfinite(computed)
-    ax.bar(index[finite], np.clip(computed[finite], -4, 4), color=SKY)
-    ax.plot(index, truth, "_", color=BLACK, ms=18, mew=3)
+    shown = np.clip(computed[finite], -4, 4)
+    bars = ax.bar(index[finite], shown, color=SKY, label="computed")
+    dashes = ax.plot(index, stored, "_", color=BLACK, ms=13, mew=3, label="right for the stored x")
+    rings = ax.plot(index, original, "o", color=RED, mfc="none", label="right before storing")
     if not finite.all():
-        ax.text(len(truth) / 2 - 0.5, 3, "not finite", ha="center", color=RED, weight="bold")
+        ax.text(len(stored) / 2 - 0.5, 3, "not finite", ha="center", color=RED, weight="bold")
     ax.set(ylim=(-4, 4), xticks=[])
     ax.grid(axis="x", visible=False)
     ax.set_title(title, fontsize=13)
+    return [bars, *dashes, *rings]
 
 
 def verdicts(caught, rows, columns):
