@@ -2,7 +2,6 @@
 
 import matplotlib.pyplot as plt
 import numpy as np
-from matplotlib.colors import ListedColormap
 
 # Okabe and Ito's palette, https://jfly.uni-koeln.de/color/: told apart by colour-blind readers.
 BLUE, ORANGE, GREEN, RED = "#0072B2", "#E69F00", "#009E73", "#D55E00"
@@ -171,37 +170,47 @@ def number_line(ax, points, spacing, title, xlabel):
     ax.set_title(title)
 
 
-def x_hat_bars(ax, computed, truth, title):
-    """Compare a computed row (blue bars) with the truth (black dashes); 'not finite' is said so."""
-    index = np.arange(len(truth))
+def log_points(ax, x, y, limits, marker, color, label=None):
+    """Plot y on log axes; what is beyond the limits, or not finite, stands hollow at their edge."""
+    x, y, (low, high) = np.asarray(x), np.nan_to_num(y, nan=np.inf), limits
+    inside = (low <= y) & (y <= high)
+    ax.loglog(x, np.where(inside, y, np.nan), marker, color=color, label=label)
+    edge = np.clip(y, low, high)[~inside]
+    ax.loglog(x[~inside], edge, marker[0], color=color, mfc="white", mew=1.5)
+
+
+def x_hat_bars(ax, computed, stored, original, title):
+    """Compare a computed row with the right one for the stored x and for x before it was stored."""
+    index = np.arange(len(stored))
     finite = np.isfinite(computed)
-    ax.bar(index[finite], np.clip(computed[finite], -4, 4), color=SKY)
-    ax.plot(index, truth, "_", color=BLACK, ms=18, mew=3)
+    shown = np.clip(computed[finite], -4, 4)
+    bars = ax.bar(index[finite], shown, color=SKY, label="computed")
+    dashes = ax.plot(index, stored, "_", color=BLACK, ms=13, mew=3, label="right for the stored x")
+    rings = ax.plot(index, original, "o", color=RED, mfc="none", label="right before storing")
     if not finite.all():
-        ax.text(len(truth) / 2 - 0.5, 3, "not finite", ha="center", color=RED, weight="bold")
+        ax.text(len(stored) / 2 - 0.5, 3, "not finite", ha="center", color=RED, weight="bold")
     ax.set(ylim=(-4, 4), xticks=[])
     ax.grid(axis="x", visible=False)
     ax.set_title(title, fontsize=13)
+    return [bars, *dashes, *rings]
 
 
 def verdicts(caught, rows, columns):
-    """Show a table of booleans: blue cells say "caught" (True), orange ones "missed" (False)."""
-    fig, ax = plt.subplots(figsize=(13, 8))
-    ax.pcolormesh(
-        np.asarray(caught), cmap=ListedColormap(["#F6D5A8", "#A9D3EE"]), edgecolor="white", lw=2
-    )
-    for i, row in enumerate(caught):
-        for j, value in enumerate(row):
-            text = "caught" if value else "missed"
-            ax.text(j + 0.5, i + 0.5, text, ha="center", va="center", fontsize=11)
-    ax.invert_yaxis()
+    """Show a table of booleans: a full blue dot says "caught" (True), an orange ring "missed"."""
+    caught = np.asarray(caught)
+    fig, ax = plt.subplots(figsize=(3.2 + 0.42 * len(columns), 2.6 + 0.34 * len(rows)))
+    for shown, color, face, label in (
+        (caught, BLUE, BLUE, "caught"),
+        (~caught, RED, "white", "missed"),
+    ):
+        i, j = np.nonzero(shown)
+        ax.scatter(j, i, s=130, color=color, facecolor=face, lw=2.5, label=label)
+    ax.set(xlim=(-0.6, len(columns) - 0.4), ylim=(len(rows) - 0.4, -0.6))
     ax.xaxis.tick_top()
-    ax.set_xticks(np.arange(len(columns)) + 0.5, columns)
-    ax.set_yticks(np.arange(len(rows)) + 0.5, rows)
-    for label in ax.get_xticklabels():
-        label.set(rotation=35, ha="left", rotation_mode="anchor")
+    ax.set_xticks(range(len(columns)), columns, rotation=60, ha="left", rotation_mode="anchor")
+    ax.set_yticks(range(len(rows)), rows)
     ax.tick_params(length=0)
-    ax.grid(False)
     ax.spines[:].set_visible(False)
     fig.suptitle("Which check catches which bug?", weight="bold", x=0.02, ha="left")
+    fig.legend(loc="outside lower center", ncols=2)
     return fig, ax
