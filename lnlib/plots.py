@@ -73,54 +73,80 @@ def story(jacobian, kept, gradient_errors, output_errors, moved, passes):
     return fig, axes
 
 
-def computation_graph():
-    """Draw the graph of y: boxes for the nodes, arrows for what enters where."""
-    fig, ax = plt.subplots(figsize=(11, 3.6))
-    nodes = {
-        "x": (0, 1),
-        "mean": (1.5, 0),
-        "xc": (3, 1),
-        "var": (4.5, 0),
-        "rstd": (6, 0),
-        "x_hat": (7.5, 1),
-        "y": (9.5, 1),
-        "gamma": (8.5, 2),
-        "beta": (10.5, 2),
-    }
-    labels = {
-        "x": "$x$",
-        "mean": r"$\mathrm{mean}$",
-        "xc": "$x_c$",
-        "var": r"$\mathrm{var}$",
-        "rstd": r"$\mathrm{rstd}$",
-        "x_hat": r"$\hat{x}$",
-        "y": "$y$",
-        "gamma": r"$\gamma$",
-        "beta": r"$\beta$",
-    }
-    arrows = "x-mean x-xc mean-xc xc-var var-rstd rstd-x_hat xc-x_hat x_hat-y gamma-y beta-y"
-    for arrow in arrows.split():
+# The graph of y: where its nodes stand, how they are written, and what enters where.
+GRAPH = {
+    "x": ((0, 2), "x"),
+    "mean": ((1.4, 0), r"\mathrm{mean}"),
+    "xc": ((2.8, 2), "x_c"),
+    "var": ((4.1, 0), r"\mathrm{var}"),
+    "rstd": ((5.8, 0), r"\mathrm{rstd}"),
+    "x_hat": ((5.8, 2), r"\hat{x}"),
+    "gamma": ((7.2, 0), r"\gamma"),
+    "beta": ((9.6, 0), r"\beta"),
+    "y": ((8.4, 2), "y"),
+}
+ARROWS = "x-mean x-xc mean-xc xc-var var-rstd rstd-x_hat xc-x_hat x_hat-y gamma-y beta-y".split()
+
+
+def computation_graph(title, nodes=None, edges=None, backward=False):
+    """Draw the graph of y, with numbers at nodes and edges ("x-mean") if given.
+
+    Backward, the arrows point from y to x, and each node is named by its gradient.
+    """
+    fig, ax = plt.subplots(figsize=(8.6, 5.2 if nodes else 3.4))
+    patches = {}
+    for name, (place, symbol) in GRAPH.items():
+        text = f"$d{symbol}$" if backward else f"${symbol}$"
+        if nodes:
+            text += "\n" + numbers(nodes[name], "\n")
+        style = {"boxstyle": "round,pad=0.35", "fc": "white", "ec": GREY, "lw": 1.5}
+        box = ax.text(
+            *place, text, ha="center", va="center", fontsize=14 if nodes else 19, bbox=style
+        )
+        patches[name] = box.get_bbox_patch()
+    for arrow in ARROWS:
         start, end = arrow.split("-")
         through_statistics = {start, end} & {"mean", "var", "rstd"}
-        ax.annotate(
-            "",
-            nodes[end],
-            nodes[start],
-            arrowprops={
-                "arrowstyle": "-|>",
-                "lw": 2.5,
-                "shrinkA": 30,
-                "shrinkB": 32,
-                "color": RED if through_statistics else BLUE,
-            },
-        )
-    for name, (column, row) in nodes.items():
-        box = {"boxstyle": "round,pad=0.45", "fc": "white", "ec": GREY, "lw": 1.5}
-        ax.text(column, row, labels[name], ha="center", va="center", fontsize=18, bbox=box)
-    ax.set(xlim=(-0.6, 11.1), ylim=(-0.5, 2.5))
-    ax.set_title(r"Along how many paths does $\mathbf{x}$ reach $\mathbf{\hat{x}}$?")
+        style = {"arrowstyle": "<|-" if backward else "-|>", "lw": 2.5, "shrinkA": 3, "shrinkB": 3}
+        style |= {"patchA": patches[start], "patchB": patches[end]}
+        style["color"] = RED if through_statistics else BLUE
+        start, end = np.array(GRAPH[start][0]), np.array(GRAPH[end][0])
+        ax.annotate("", end, start, arrowprops=style)
+        if edges:
+            middle = (start + end) / 2 + (0, 0.18 if start[1] == end[1] else 0)
+            style = {"boxstyle": "square,pad=0.1", "fc": "white", "ec": "none"}
+            text = numbers(edges[arrow], " ")
+            ax.text(*middle, text, ha="center", va="center", fontsize=12, bbox=style)
+    ax.set(xlim=(-0.6, 10.1), ylim=(-0.7, 2.7) if nodes else (-0.3, 2.3))
+    ax.set_title(title)
     ax.axis("off")
     return fig, ax
+
+
+def numbers(values, between):
+    """Write a number, or a row of numbers, briefly."""
+    text = between.join(f"{value + 0:g}" for value in np.ravel(values))  # + 0: no "-0"
+    return text.replace("-", "\N{MINUS SIGN}")
+
+
+def sharing_a_mean():
+    """Draw two (B, T, D) blocks: the numbers that share a mean in LayerNorm and in BatchNorm."""
+    fig, axes = plt.subplots(1, 2, figsize=(8, 4), subplot_kw={"projection": "3d"})
+    t, d, b = np.indices((4, 6, 3))
+    shared = {"LayerNorm": (b == 2) & (t == 3), "BatchNorm": d == 0}
+    for ax, (name, group) in zip(axes, shared.items()):
+        colors = np.where(group, ORANGE, "#e4edf5")
+        ax.voxels(np.ones(group.shape), facecolors=colors, edgecolor=BLACK, lw=0.7, shade=False)
+        ax.set_box_aspect((4, 6, 3), zoom=1.15)
+        ax.axis("off")
+        for place, axis in (
+            ((1.5, -1.2, -0.6), "$T$"),
+            ((4.6, 3, -0.6), "$D$"),
+            ((-0.7, 0, 1), "$B$"),
+        ):
+            ax.text(*place, axis, fontsize=20)
+        ax.set_title(name, loc="center")
+    return fig, axes
 
 
 def matrix(ax, values, title, limit):
@@ -134,25 +160,24 @@ def matrix(ax, values, title, limit):
 
 def tangent_circle(x_hat, g, tangent):
     """Draw, in the plane of centred rows for D = 3, which part of g survives; all three (2,)."""
-    fig, ax = plt.subplots(figsize=(8, 5.6))
+    fig, ax = plt.subplots(figsize=(6.4, 6.6))
     angle = np.linspace(0, 2 * np.pi, 200)
     ax.plot(np.sqrt(3) * np.cos(angle), np.sqrt(3) * np.sin(angle), color=GREY, lw=1.5)
     ax.plot(*np.transpose([0 * x_hat, 1.6 * x_hat]), ":", color=GREY)
-    ax.plot(*np.transpose([x_hat + g, x_hat + tangent]), "--", color=GREY)
+    ax.plot(*np.transpose([x_hat + g, x_hat + tangent]), "--", color=GREY, label="removed")
     ax.plot(*x_hat, "o", color=BLACK, ms=10)
-    ax.annotate(r"$\hat{x}$", x_hat, (-8, -26), textcoords="offset points", fontsize=20)
+    ax.annotate(r"$\hat{x}$", x_hat, (-8, -28), textcoords="offset points", fontsize=20)
     arrows = (
         (g, ORANGE, "$g$ without its mean"),
         (tangent, BLUE, r"$dx\,/\,\mathrm{rstd}$"),
     )
     for vector, color, label in arrows:
-        ax.quiver(*x_hat, *vector, color=color, angles="xy", scale_units="xy", scale=1, width=0.012)
+        ax.quiver(*x_hat, *vector, color=color, angles="xy", scale_units="xy", scale=1, width=0.014)
         ax.plot([], [], color=color, lw=5, label=label)
-    ax.set(xlim=(-2, 2.9), ylim=(-2, 2.9), xlabel="first axis of the plane", ylabel="second axis")
+    ax.set(xlim=(-2, 3), ylim=(-2, 3), xlabel="first axis of the plane", ylabel="second axis")
     ax.set_aspect("equal")
-    ax.set_axisbelow(True)
-    ax.legend(loc="upper left", bbox_to_anchor=(1, 1))
-    ax.set_title("Which part of the gradient survives?")
+    ax.legend(loc="lower center", bbox_to_anchor=(0.5, 1), ncols=3, fontsize=12)
+    fig.suptitle("Which part of the gradient survives?", weight="bold", x=0.02, ha="left")
     return fig, ax
 
 
