@@ -4,6 +4,13 @@ import matplotlib.pyplot as plt
 import numpy as np
 from matplotlib.colors import ListedColormap
 
+from . import variance
+from .cost import cost
+from .gradcheck import gradcheck
+from .layernorm import layer_norm_backward, layer_norm_forward
+from .textbook import backward_means, forward_means
+from .trace import trace
+
 # Okabe and Ito's palette, https://jfly.uni-koeln.de/color/: told apart by colour-blind readers.
 BLUE, ORANGE, GREEN, RED = "#0072B2", "#E69F00", "#009E73", "#D55E00"
 PURPLE, SKY, BLACK, GREY = "#CC79A7", "#56B4E9", "#000000", "#999999"
@@ -33,44 +40,102 @@ def use_style():
     )
 
 
-def story(jacobian, kept, gradient_errors, output_errors, moved, passes):
-    """Draw the course in six panels: a matrix, three pairs of bars, two sets of curves."""
-    fig, axes = plt.subplots(2, 3, figsize=(15, 8.4))
-    limit = np.abs(jacobian).max()
-    axes[0, 0].imshow(jacobian, cmap="RdBu", vmin=-limit, vmax=limit)
+def story():
+    """Measure and draw the course in six panels; return the numbers shown, by name."""
+    shown = _story_numbers()
+    fig, axes = plt.subplots(3, 2, figsize=(9.6, 11))
+    image = axes[0, 0].imshow(shown["jacobian"], cmap="RdBu", vmin=-1, vmax=1)
+    fig.colorbar(image, ax=axes[0, 0], label="change of the output")
     axes[0, 0].set(xlabel="the x that moves", ylabel="the output that answers")
     axes[0, 0].grid(False)
-    bars = (
-        (axes[0, 1], kept, "kept for backward (MiB)"),
-        (axes[1, 1], moved, "values moved per element"),
-        (axes[1, 2], passes, "passes over the data"),
-    )
-    for ax, values, unit in bars:
-        shown = ax.bar(list(values), list(values.values()), 0.6, color=[RED, GREEN])
-        ax.bar_label(shown, fmt="%.0f")
+    bars = {
+        "kept": (axes[0, 1], "kept for backward (MiB)"),
+        "moved": (axes[2, 0], "values moved per element"),
+        "passes": (axes[2, 1], "operations on all the data"),
+    }
+    for name, (ax, unit) in bars.items():
+        values = shown[name]
+        drawn = ax.bar(list(values), list(values.values()), 0.6, color=[RED, GREEN])
+        ax.bar_label(drawn, fmt="%.0f")
         ax.set(ylabel=unit, ylim=(0, 1.2 * max(values.values())))
         ax.grid(axis="x", visible=False)
-    curves = (
-        (axes[0, 2], gradient_errors, (RED, GREEN), "step h"),
-        (axes[1, 0], output_errors, (RED, ORANGE, GREEN), "offset of x (spread 1)"),
-    )
-    for ax, (x, named), colors, xlabel in curves:
+    curves = {
+        "gradient errors": (axes[1, 0], "step h", (RED, GREEN)),
+        "output errors": (axes[1, 1], "offset of x (spread 1)", (RED, ORANGE, GREEN)),
+    }
+    for name, (ax, xlabel, colors) in curves.items():
+        x, named = shown[name]
         for (label, values), color, width in zip(named.items(), colors, (5, 3, 2)):
-            shown = np.nan_to_num(values, nan=1e3)  # not finite: at the upper edge
-            ax.loglog(x, shown, "o-", color=color, lw=width, label=label)
+            ax.loglog(x, values, "o-", color=color, lw=width, label=label)
         ax.set(xlabel=xlabel, ylabel="relative error")
         ax.legend(fontsize=12)
+    holed = shown["rows not finite"] > 0  # hollow: what is not finite cannot be drawn
+    x, named = shown["output errors"]
+    axes[1, 1].plot(x[holed], np.array(named["naive"])[holed], "o", mfc="white", mec=RED, zorder=5)
+    axes[1, 1].text(x[holed][0], 1e3, "hollow: some rows\nnot finite as well", fontsize=11)
+    axes[1, 1].set(ylim=(2e-8, 2e4))
+    axes[1, 1].legend(fontsize=12, loc="center left", bbox_to_anchor=(0, 0.62))
     questions = (
         "Who answers whom?",
         "What must be kept?",
         "Is the gradient right?",
         "Where do the digits go?",
         "What does it cost?",
-        "How few passes?",
+        "How few operations?",
     )
     for number, (ax, question) in enumerate(zip(axes.flat, questions), start=1):
-        ax.set_title(f"{number:02} · {question}")
-    return fig, axes
+        ax.set_title(f"{number:02} · {question}", fontsize=14)
+    return shown
+
+
+def _story_numbers():
+    """Compute what `story` shows."""
+    rng = np.random.default_rng(seed=0)
+    row, gain, shift = rng.standard_normal(8), rng.uniform(0.5, 2, 8), rng.standard_normal(8)
+    _, cache = layer_norm_forward(row, np.ones(8), np.zeros(8))
+    layer = layer_norm_forward, layer_norm_backward, row[None], gain, shift
+    steps = 10.0 ** np.arange(-13, -0.5)
+    gradients = {
+        name: [gradcheck(*layer, method=method, h=h).errors["dx"] for h in steps]
+        for name, method in (("central difference", "central"), ("complex step", "complex"))
+    }
+    offsets = 0.37 + 10.0 ** np.arange(8)
+    forwards = {"naive": _naive, "two-pass": forward_means, "lnlib": layer_norm_forward}
+    by_row = {name: [_errors_at(o, f) for o in offsets] for name, f in forwards.items()}
+    N, D = 1024, 768
+    ways = "forward", "backward"
+    cost_of = {"textbook": "textbook", "lnlib": "blocked"}
+    tokens, grain = rng.standard_normal((N, D)), np.ones(D)  # (N, D), (D,)
+    (_, kept), first = trace(forward_means, tokens, grain, grain)
+    _, second = trace(lambda dy: backward_means(dy, kept), tokens)
+    return {
+        "jacobian": np.eye(8) - 1 / 8 - np.outer(cache.x_hat, cache.x_hat) / 8,  # (8, 8)
+        "kept": {"all arrays": 4 * (N * D + N) / 2**18, "lnlib": (N * D + N + D) / 2**18},  # MiB
+        "gradient errors": (steps, gradients),
+        "output errors": (offsets, {n: [np.nanmax(e) for e in es] for n, es in by_row.items()}),
+        "rows not finite": np.array([np.isnan(e).sum() for e in by_row["naive"]]),
+        "moved": {
+            name: sum(cost(variant, way, N, D).moved for way in ways) / (4 * N * D)
+            for name, variant in cost_of.items()
+        },
+        # fused: one kernel forward, one backward
+        "passes": {"textbook": sum(s.flops >= N * D for s in first + second), "fused": 2},
+    }
+
+
+def _naive(x, gamma, beta, eps=1e-5):
+    rstd = 1 / np.sqrt(variance.naive(x) + eps)[:, None]  # (N, 1)
+    return gamma * (x - x.mean(axis=-1, keepdims=True)) * rstd + beta, None  # (N, D)
+
+
+def _errors_at(offset, forward):
+    """Return the relative error of each row of y in float32, (64,); NaN if it is not finite."""
+    x = (offset + np.random.default_rng(1).standard_normal((64, 256))).astype(np.float32)
+    ones, zeros = np.ones(256, np.float32), np.zeros(256, np.float32)
+    with np.errstate(invalid="ignore"):
+        y = forward(x, ones, zeros)[0]  # (64, 256)
+    right, _ = layer_norm_forward(x.astype(np.float64), ones, zeros)
+    return np.abs(y - right).max(axis=-1) / np.abs(right).max()
 
 
 # The graph of y: where its nodes stand, how they are written, and what enters where.
