@@ -88,3 +88,28 @@ def check_backward(dy, cache, kind):
         )
     dtype = np.result_type(dy, np.complex64) if np.iscomplexobj(kept) else dy.dtype
     return dy, dtype
+
+
+def check_out(out, like, dtype, *inputs):
+    """Return out, or a new array with the shape of like and that dtype if out is None.
+
+    Raises
+    ------
+    TypeError, ValueError
+        If dtype is complex, or out is not an array of that dtype and shape, C-contiguous and
+        writeable, or overlaps one of the inputs.
+    """
+    if dtype.kind == "c":
+        raise TypeError("x, gamma, beta and dy must be real here, got complex")
+    if out is None:
+        return np.empty(like.shape, dtype)
+    if not isinstance(out, np.ndarray) or out.dtype != dtype:
+        got = getattr(out, "dtype", type(out).__name__)
+        raise TypeError(f"out must be an ndarray of dtype {dtype}, got {got}")
+    if out.shape != like.shape or not out.flags.c_contiguous or not out.flags.writeable:
+        raise ValueError(
+            f"out must be writable and C-contiguous with shape {like.shape}, got shape {out.shape}"
+        )
+    if any(np.may_share_memory(out, a) for a in inputs):
+        raise ValueError("out must not overlap x, dy or the cache")
+    return out
