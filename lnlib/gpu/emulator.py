@@ -259,7 +259,7 @@ def _build(source, kernel, arguments):
             command = shlex.join(_compiler())
             error = _errors(done.stderr)[0][1]
             raise EmulationError(f"{command} does not compile the emulator: {error}")
-    done = _compile(program.with_suffix(".o"), text, "-O0", "-g1", *_watching())
+    done = _compile(program.with_suffix(".o"), text, "-O0", "-g1", *_watching(tuple(_compiler())))
     if done.returncode:
         _explain(kernel, source, done.stderr)
     link = [*_compiler(), "-o", program, program.with_suffix(".o"), machine, "-lm"]
@@ -281,13 +281,16 @@ def _compile(result, text, *flags):
 
 
 @functools.cache
-def _watching():
+def _watching(compiler):
     """Return the options that make a compiler call emulator.cpp wherever memory is used."""
-    version = subprocess.run([*_compiler(), "--version"], capture_output=True, text=True).stdout
-    if "ziglang" in _compiler() or "clang" in version:
-        reads = "-tsan-instrument-read-before-write=1"
-        return "-fno-sanitize=all", "-fsanitize=thread,array-bounds,alignment,null", "-mllvm", reads
-    return ("-fsanitize=thread,bounds-strict,alignment,null",)
+    version = subprocess.run([*compiler, "--version"], capture_output=True, text=True).stdout
+    unset = "-ftrivial-auto-var-init=pattern"  # registers nobody has set hold NaN, or huge numbers
+    if "ziglang" in compiler or "clang" in version:
+        checks = "-fsanitize=array-bounds,alignment,null"  # zig has more of them, unless told so
+        reads = "-mllvm", "-tsan-instrument-read-before-write=1"
+        return "-fsanitize=thread", "-fno-sanitize=undefined", checks, *reads, unset
+    old = re.search(r"\) ([4-9]|1[01])\.", version)  # a GCC before 12
+    return "-fsanitize=thread,bounds-strict,alignment,null", *([] if old else [unset])
 
 
 def _errors(log):
@@ -395,7 +398,7 @@ def _compiler():
         if command := _command(candidate):
             return command
     if importlib.util.find_spec("ziglang"):
-        return [sys.executable, "-m", "ziglang", "c++"]
+        return [sys.executable, "-m", "ziglang", "cc"]
     return None
 
 
