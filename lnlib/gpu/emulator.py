@@ -272,7 +272,7 @@ def _build(source, kernel, arguments):
 def _compile(result, text, *flags):
     command = [
         *_compiler(), "-c", "-o", result, "-std=c++17", "-ffp-contract=off", "-fno-exceptions",
-        "-fno-rtti", "-fno-threadsafe-statics", "-Werror=return-type", "-w", "-I", FOLDER, *flags,
+        "-fno-rtti", "-fno-threadsafe-statics", "-Werror=return-type", "-I", FOLDER, *flags,
         "-x", "c++", "-",
     ]  # fmt: skip
     return subprocess.run(
