@@ -61,7 +61,12 @@ MUTANTS = {
         "thread 0 waits at __syncthreads .*, but thread 32 has returned",
     ),
     "one buffer for two sums": ("sum(xc), 1)", "sum(xc), 0)", "forward", RACE),
-    "one buffer for all rows": ("        buffer = 1 - buffer;\n", "", "backward", RACE),
+    "one buffer for both sums of a row": (
+        "block_sum<THREADS>(sums, 0)",
+        "make_float2(block_sum<THREADS>(sums.x, 0), block_sum<THREADS>(sums.y, 0))",
+        "backward",
+        RACE,
+    ),
     "first warp's sum only": ("lane < THREADS / 32 ?", "lane < 1 ?", "forward", WRONG),
     "one step of the butterfly short": ("bits < 32", "bits < 16", "forward", WRONG),
     "half a warp shuffles": (

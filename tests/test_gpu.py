@@ -65,6 +65,37 @@ def test_decimal_arithmetic_agrees(D):
         assert norm_wise(value, truth, scale) <= PROMISE
 
 
+@pytest.mark.parametrize("kernel", BACKWARD)
+@pytest.mark.parametrize("gamma_is", ["ones", "varied"])
+def test_dx_keeps_the_promise_for_biased_dy(kernel, gamma_is):
+    """The yardstick is the largest entry of dx: g centred once would lose a digit per 10."""
+    for D in (33, 600):
+        for bias in (-1e2, 1e3, 1e4):
+            dy, x, gamma, beta = arrays((10, D), seed=D, offset=1e3)
+            dy += np.float32(bias)
+            if gamma_is == "ones":
+                gamma[:] = 1
+            got = emulate(dy, x, gamma, beta, kernel=kernel)[1]
+            wide = [a.astype(np.float64) for a in (x, gamma, beta)]
+            _, cache = lnlib.layer_norm_forward(*wide, float(np.float32(1e-5)))
+            dx = lnlib.layer_norm_backward(dy.astype(np.float64), cache)[0]
+            assert norm_wise(got, dx) <= PROMISE
+
+
+@pytest.mark.parametrize("kernel", BACKWARD)
+def test_the_second_centring_of_g_is_what_keeps_it(kernel):
+    """Take it out, in whichever kernel, and the test above would fail."""
+    source = gpu.read_source()
+    for rest in ("const float rest = sums.x / D, mean_gx", "(g - sums.x / D"):
+        assert source.count(rest) == 1
+        source = source.replace(rest, rest.replace("sums.x / D", "0.0f"))
+    dy, x, gamma, beta = arrays((10, 600), offset=1e3)
+    dy += np.float32(1e3)
+    gamma[:] = 1
+    once = emulate(dy, x, gamma, beta, kernel=kernel, source=source)[1]
+    assert norm_wise(once, emulate(dy, x, gamma, beta, kernel=kernel)[1]) > 10 * PROMISE
+
+
 @pytest.mark.parametrize("D", [100, 300, 2049, 8190])
 @pytest.mark.parametrize("width", [1, None])
 def test_every_configuration_and_width(D, width):

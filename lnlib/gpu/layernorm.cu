@@ -46,8 +46,9 @@ __device__ T warp_sum(T value)
 }
 
 // Every thread gets the sum over the whole block, the same bits in all of them.
-// Two calls in a row must use different buffers, 0 and 1. Then one barrier per call is enough: who
-// writes into a buffer again has passed the other call's barrier, where all had read this one.
+// Two calls in a row must use different slots: buffer 0 and 1, or float and float2. Then one barrier
+// per call is enough: whoever writes into slots again has passed the other call's barrier, where all
+// had read these.
 template <int THREADS, class T>
 __device__ T block_sum(T value, int buffer)
 {
@@ -214,7 +215,8 @@ __global__ void __launch_bounds__(THREADS) forward_looping(
 
 // ---- Backward: one row ---------------------------------------------------------------------------
 // dgamma = sum over rows of dy * x_hat, dbeta = sum over rows of dy, and with g = gamma * dy
-// dx = rstd * (g - mean(g) - x_hat * mean(g * x_hat)).
+// dx = rstd * (g - mean(g) - x_hat * mean(g * x_hat)). If g has a large mean, rounding leaves a part of
+// it in g - mean(g), as it does in x - mean(x). So g is centred twice, too.
 
 // x_hat from x and the two saved numbers of its row. The float64 mean is used as two floats, so that
 // a GPU with slow float64 is not slowed down.
@@ -245,31 +247,37 @@ __device__ void load_row(
                 x_hat[v].at[j] = row.x_hat(x_hat[v].at[j]);
 }
 
-// From x_hat and dy in registers: the two means of the row, in one sum over pairs, then dx.
+// From x_hat and dy in registers: the mean of g; then what rounding left of it and the mean of
+// g * x_hat, in one sum over pairs; then dx.
 template <int THREADS, int VECTORS, int WIDTH>
 __device__ void write_dx(
     const Vector<WIDTH> *gamma, Vector<WIDTH> *__restrict__ dx, float rstd, long long start, int D,
-    const Vector<WIDTH> (&x_hat)[VECTORS], Vector<WIDTH> (&g)[VECTORS], int buffer)
+    const Vector<WIDTH> (&x_hat)[VECTORS], Vector<WIDTH> (&g)[VECTORS])
 {
-    float2 sums = make_float2(0, 0);  // of g and of g * x_hat
 #pragma unroll
     for (int v = 0; v < VECTORS; v++) {
         const int i = threadIdx.x + v * THREADS;
         const Vector<WIDTH> gain = i < D / WIDTH ? gamma[i] : Vector<WIDTH>();
 #pragma unroll
-        for (int j = 0; j < WIDTH; j++) {
+        for (int j = 0; j < WIDTH; j++)
             g[v].at[j] *= gain.at[j];
-            sums = sums + make_float2(g[v].at[j], g[v].at[j] * x_hat[v].at[j]);
-        }
     }
-    sums = block_sum<THREADS>(sums, buffer);
-    const float mean_g = sums.x / D, mean_gx = sums.y / D;
+    subtract<THREADS>(g, block_sum<THREADS>(sum(g), 0) / D, D / WIDTH);
+
+    float2 sums = make_float2(0, 0);  // of g and of g * x_hat
+#pragma unroll
+    for (int v = 0; v < VECTORS; v++)
+#pragma unroll
+        for (int j = 0; j < WIDTH; j++)
+            sums = sums + make_float2(g[v].at[j], g[v].at[j] * x_hat[v].at[j]);
+    sums = block_sum<THREADS>(sums, 0);
+    const float rest = sums.x / D, mean_gx = sums.y / D;
 #pragma unroll
     for (int v = 0; v < VECTORS; v++) {
         const int i = threadIdx.x + v * THREADS;
 #pragma unroll
         for (int j = 0; j < WIDTH; j++)
-            g[v].at[j] = rstd * (g[v].at[j] - mean_g - x_hat[v].at[j] * mean_gx);
+            g[v].at[j] = rstd * (g[v].at[j] - rest - x_hat[v].at[j] * mean_gx);
         if (i < D / WIDTH)
             dx[start + i] = g[v];
     }
@@ -298,7 +306,7 @@ __global__ void __launch_bounds__(THREADS) backward_atomic(
                 atomicAdd(&dbeta[i * WIDTH + j], d[v].at[j]);
             }
     }
-    write_dx<THREADS>(gamma, dx, row.rstd, start, D, x_hat, d, 0);
+    write_dx<THREADS>(gamma, dx, row.rstd, start, D, x_hat, d);
 }
 
 // ---- Backward, two stages ------------------------------------------------------------------------
@@ -318,7 +326,6 @@ __device__ void backward_rows(
     for (int k = 0; k < 2 * ENTRIES; k++)
         sums[k * THREADS + threadIdx.x] = 0;
 
-    int buffer = 0;
     for (long long n = blockIdx.x; n < rows; n += gridDim.x) {
         const Row row = saved(mean, rstd, n);
         Vector<WIDTH> x_hat[VECTORS], d[VECTORS];
@@ -331,8 +338,7 @@ __device__ void backward_rows(
                 sums[k * THREADS + threadIdx.x] += d[v].at[j] * x_hat[v].at[j];
                 sums[(ENTRIES + k) * THREADS + threadIdx.x] += d[v].at[j];
             }
-        write_dx<THREADS>(gamma, dx, row.rstd, n * vectors, D, x_hat, d, buffer);
-        buffer = 1 - buffer;
+        write_dx<THREADS>(gamma, dx, row.rstd, n * vectors, D, x_hat, d);
     }
 
     const long long start = (long long)blockIdx.x * 2 * vectors;
@@ -360,8 +366,8 @@ __global__ void __launch_bounds__(THREADS) backward(
     backward_rows<THREADS, VECTORS>(x, dy, gamma, mean, rstd, dx, partial, rows, D);
 }
 
-// The same without keeping the row, for rows of any length: x and dy are read twice, and the sums are
-// kept where they end, in partial.
+// The same without keeping the row, for rows of any length: x is read twice and dy three times, and the
+// sums are kept where they end, in partial.
 template <int THREADS, int WIDTH>
 __global__ void __launch_bounds__(THREADS) backward_looping(
     const Vector<WIDTH> *x, const Vector<WIDTH> *dy, const Vector<WIDTH> *gamma,
@@ -373,15 +379,23 @@ __global__ void __launch_bounds__(THREADS) backward_looping(
     for (int i = threadIdx.x; i < vectors; i += THREADS)
         partial[dgamma + i] = partial[dbeta + i] = Vector<WIDTH>();
 
-    int buffer = 0;
     for (long long n = blockIdx.x; n < rows; n += gridDim.x) {
         const Row row = saved(mean, rstd, n);
+        float total = 0;
+        for (int i = threadIdx.x; i < vectors; i += THREADS) {
+            const Vector<WIDTH> d = dy[n * vectors + i], gain = gamma[i];
+            for (int j = 0; j < WIDTH; j++)
+                total += gain.at[j] * d.at[j];
+        }
+        const float rounded_mean = block_sum<THREADS>(total, 0) / D;
+
         float2 sums = make_float2(0, 0);
         for (int i = threadIdx.x; i < vectors; i += THREADS) {
             const Vector<WIDTH> in = x[n * vectors + i], d = dy[n * vectors + i], gain = gamma[i];
             Vector<WIDTH> to_dgamma = partial[dgamma + i], to_dbeta = partial[dbeta + i];
             for (int j = 0; j < WIDTH; j++) {
-                const float x_hat = row.x_hat(in.at[j]), g = gain.at[j] * d.at[j];
+                const float x_hat = row.x_hat(in.at[j]);
+                const float g = gain.at[j] * d.at[j] - rounded_mean;
                 to_dgamma.at[j] += d.at[j] * x_hat;
                 to_dbeta.at[j] += d.at[j];
                 sums = sums + make_float2(g, g * x_hat);
@@ -389,13 +403,13 @@ __global__ void __launch_bounds__(THREADS) backward_looping(
             partial[dgamma + i] = to_dgamma;
             partial[dbeta + i] = to_dbeta;
         }
-        sums = block_sum<THREADS>(sums, buffer);
-        buffer = 1 - buffer;
+        sums = block_sum<THREADS>(sums, 0);
         for (int i = threadIdx.x; i < vectors; i += THREADS) {
             const Vector<WIDTH> in = x[n * vectors + i], d = dy[n * vectors + i], gain = gamma[i];
             Vector<WIDTH> out;
             for (int j = 0; j < WIDTH; j++) {
-                const float x_hat = row.x_hat(in.at[j]), g = gain.at[j] * d.at[j];
+                const float x_hat = row.x_hat(in.at[j]);
+                const float g = gain.at[j] * d.at[j] - rounded_mean;
                 out.at[j] = row.rstd * (g - sums.x / D - x_hat * (sums.y / D));
             }
             dx[n * vectors + i] = out;
