@@ -21,14 +21,82 @@
 
 #define __global__ static
 #define __device__
-#define __launch_bounds__(threads)
+#define __launch_bounds__(...)
+#define __align__(bytes) alignas(bytes)
+#define __forceinline__ inline
 
 struct float2 { float x, y; };
 struct float4 { float x, y, z, w; };
 struct dim3 { unsigned x = 1, y = 1, z = 1; };
 static inline float2 make_float2(float x, float y) { return {x, y}; }
 static inline float4 make_float4(float x, float y, float z, float w) { return {x, y, z, w}; }
-static inline float rsqrtf(float x) { return 1 / sqrtf(x); }  // a GPU's may be off by 2 units more
+static inline float emulated_rsqrtf(float x) { return 1 / sqrtf(x); }  // a GPU's may be off by 2 units more
+#define rsqrtf emulated_rsqrtf  // new C libraries have one of that name
+static inline float max(float a, float b) { return fmaxf(a, b); }
+static inline float min(float a, float b) { return fminf(a, b); }
+static inline double max(double a, double b) { return fmax(a, b); }
+static inline double min(double a, double b) { return fmin(a, b); }
+static inline int max(int a, int b) { return a > b ? a : b; }
+static inline int min(int a, int b) { return a < b ? a : b; }
+static inline unsigned max(unsigned a, unsigned b) { return a > b ? a : b; }
+static inline unsigned min(unsigned a, unsigned b) { return a < b ? a : b; }
+static inline long long max(long long a, long long b) { return a > b ? a : b; }
+static inline long long min(long long a, long long b) { return a < b ? a : b; }
+
+struct __half {  // 5 bits of exponent, 10 of mantissa
+    unsigned short bits;
+    __half() = default;
+    __half(float value)
+    {
+        unsigned u;
+        memcpy(&u, &value, 4);
+        const unsigned sign = u >> 16 & 0x8000, size = u & 0x7fffffff;
+        if (size > 0x7f800000)
+            bits = 0x7fff;  // NaN
+        else if (size >= 0x477ff000)
+            bits = sign | 0x7c00;  // rounds to infinity
+        else if (size < 0x38800000)
+            bits = sign | (unsigned)rintf(fabsf(value) * 0x1p24f);  // subnormal
+        else
+            bits = sign | (size - (112u << 23) + 0xfff + (size >> 13 & 1)) >> 13;  // to nearest even
+    }
+    operator float() const
+    {
+        const unsigned size = bits & 0x7fff, sign = (bits & 0x8000u) << 16;
+        unsigned u = sign | (size << 13) + (112u << 23);
+        if (size >= 0x7c00)
+            u = sign | 0x7f800000 | (size & 0x3ff) << 13;
+        float value;
+        memcpy(&value, &u, 4);
+        return size < 0x400 ? (sign ? -1.0f : 1.0f) * size * 0x1p-24f : value;
+    }
+};
+
+struct __nv_bfloat16 {  // the upper half of a float32
+    unsigned short bits;
+    __nv_bfloat16() = default;
+    __nv_bfloat16(float value)
+    {
+        unsigned u;
+        memcpy(&u, &value, 4);
+        bits = value != value ? 0x7fff : (u + 0x7fff + (u >> 16 & 1)) >> 16;
+    }
+    operator float() const
+    {
+        const unsigned u = (unsigned)bits << 16;
+        float value;
+        memcpy(&value, &u, 4);
+        return value;
+    }
+};
+typedef __half half;
+typedef __nv_bfloat16 nv_bfloat16;
+static inline float __half2float(__half x) { return x; }
+static inline __half __float2half(float x) { return x; }
+static inline __half __float2half_rn(float x) { return x; }
+static inline float __bfloat162float(__nv_bfloat16 x) { return x; }
+static inline __nv_bfloat16 __float2bfloat16(float x) { return x; }
+static inline __nv_bfloat16 __float2bfloat16_rn(float x) { return x; }
 static dim3 threadIdx, blockIdx, blockDim, gridDim;
 
 namespace emulated {
@@ -257,6 +325,9 @@ struct Reference {  // array[index]: a load if it is read, a store if it is assi
 template <class T>
 struct Global {
     Array *array;
+    long long first = 0;  // of the elements that this pointer points at
+
+    Global operator+(long long more) const { return {array, first + more}; }
 
     size_t size() const { return array->bytes / sizeof(T); }
 
@@ -320,13 +391,19 @@ struct Global {
                  "block's atomicAdd", array->name, index, blockIdx.x, verb, writer.thread, writer.block);
     }
 
-    Reference<const Global, T> operator[](long long index) const { return {this, index}; }
+    Reference<const Global, T> operator[](long long index) const { return {this, first + index}; }
 };
 
 template <class T>
 struct Global<const T> : Global<T> {
-    const T operator[](long long index) const { return this->load(index); }  // not to be assigned to
+    Global(const Global<T> &other) : Global<T>(other) {}
+    Global operator+(long long more) const { return Global<T>::operator+(more); }
+    const T operator[](long long index) const { return this->load(this->first + index); }  // not to be assigned to
 };
+
+template <class T> static T load_streaming(const Global<const T> &from) { return from[0]; }
+template <class T> static T load_streaming(const Global<T> &from) { return from[0]; }
+template <class T, class V> static void store_streaming(const Global<T> &to, const V &value) { to[0] = value; }
 
 // atomicAdd returns the value before. Adding to an integer is taken as a block's report to the others.
 template <class T>
@@ -473,6 +550,9 @@ const int MAX_ARGUMENTS = 32;
 static Array arrays[MAX_ARGUMENTS];
 static const char *numbers[MAX_ARGUMENTS];
 
+template <class T> struct Plain { typedef T type; };
+template <class T> struct Plain<const T> { typedef T type; };
+
 struct Argument {  // becomes whatever type the kernel's parameter has
     int k;
     template <class T> operator Global<T>() const
@@ -482,9 +562,7 @@ struct Argument {  // becomes whatever type the kernel's parameter has
         if (arrays[k].bytes % sizeof(T))
             stop("%s has %zu bytes, which is not a whole number of elements of %zu bytes", arrays[k].name,
                  arrays[k].bytes, sizeof(T));
-        Global<T> global;
-        global.array = &arrays[k];
-        return global;
+        return Global<T>{Global<typename Plain<T>::type>{&arrays[k]}};
     }
     operator float() const { return strtof(numbers[k], nullptr); }
     operator int() const { return atoi(numbers[k]); }
@@ -562,4 +640,7 @@ static int launch(int count, char **words, void (*kernel_)())
 #define __shfl_sync(mask, value, lane) emulated::exchange(mask, value, (lane) % 32, __LINE__)
 #define __shfl_xor_sync(mask, value, bits) emulated::exchange(mask, value, threadIdx.x % 32 ^ (bits), __LINE__)
 #define __shfl_down_sync(mask, value, delta) emulated::exchange(mask, value, threadIdx.x % 32 + (delta), __LINE__)
+#define __ldg emulated::load_streaming
+#define __ldcs emulated::load_streaming
+#define __stcs emulated::store_streaming
 using emulated::atomicAdd;

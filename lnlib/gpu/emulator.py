@@ -232,10 +232,13 @@ def _translate(source):
         return f'static emulated::Shared<{kind}{sizes}> {name}("{name}");'
 
     def head(match):
-        pointer = r"((?:const )?\w+(?:<\w+>)?) *\* *(?:__restrict__ )?(\w+)(?=\s*[,)])"
+        pointer = r"((?:const )?\w+(?:<[\w, ]+>)?) *\* *(?:__restrict__ )?(\w+)(?=\s*[,)])"
         return re.sub(pointer, r"emulated::Global<\1> \2", match[0])
 
-    source = re.sub(r"(extern )?__shared__ (\w+) (\w+)((?:\[[^]]*\])*);", shared, source)
+    source = re.sub(r"(?m)^#include <cuda_\w+\.h>", "", source)
+    source = re.sub(r"(__ld\w+|__stcs)\(&(\w+)\[([^]]*)\]", r"\1(\2 + (\3)", source)
+    aligned = r"(?:(?:__align__|alignas)\(\d+\) )?"
+    source = re.sub(rf"(extern )?__shared__ {aligned}(\w+) (\w+)((?:\[[^]]*\])*);", shared, source)
     return re.sub(r"__(?:global|device)__ [^;{]*\{", head, source)
 
 
