@@ -3,12 +3,14 @@
 from .emulator import EmulationError, Traffic, emulate_backward, emulate_forward
 from .launch import available, layer_norm_backward, layer_norm_forward, status
 from .nvrtc import Compiled, compile
+from .occupancy import Occupancy, occupancy
 from .passes import Cache, read_source
 
 __all__ = [
     "Cache",
     "Compiled",
     "EmulationError",
+    "Occupancy",
     "Traffic",
     "available",
     "compile",
@@ -16,6 +18,7 @@ __all__ = [
     "emulate_forward",
     "layer_norm_backward",
     "layer_norm_forward",
+    "occupancy",
     "read_source",
     "status",
 ]

@@ -147,7 +147,7 @@ def _machine(order, source, counts):
         address=lambda array: array.ctypes.data,
         check_place=lambda name, array: None,
         run=functools.partial(run, order, source, counts),
-        blocks=lambda per_processor: BLOCKS,
+        blocks=lambda kernel, threads, shared_bytes: BLOCKS,
         shared_limit=lambda: np.inf,
     )
 
@@ -197,7 +197,7 @@ def _build(source, kernel, arguments):
     text = (
         f'#include "emulator.h"\n#line 1 "layernorm.cu"\n{_translate(source)}\n'
         "int main(int count, char **words)\n"
-        f"{{ return emulated::launch(count, words, [] {{ {kernel}({values}); }}); }}\n"
+        f"{{ return emulated::launch(count, words, [] {{ (&{kernel})({values}); }}); }}\n"
     )
     name = hashlib.sha256(text.encode()).hexdigest()[:16]
     program = Path(_folder().name) / name
