@@ -3,8 +3,8 @@
 from .emulator import EmulationError, Traffic, emulate_backward, emulate_forward
 from .launch import available, layer_norm_backward, layer_norm_forward, status
 from .nvrtc import Compiled, compile
-from .occupancy import Occupancy, occupancy
 from .passes import Cache, read_source
+from .residency import Occupancy, occupancy
 
 __all__ = [
     "Cache",

@@ -8,8 +8,8 @@ import numpy as np
 
 from ..checks import check_eps, check_rows
 
-# The longest row: threads that hold it, and how many of its entries each of them holds. Rows that
-# cannot be loaded 16 bytes at a time (width 1) need more registers for addresses, so they get fewer.
+# The longest row: threads that hold it, and how many of its entries each of them holds. If they are
+# not loaded 16 bytes at a time (width 1), addresses need more registers, and entries get fewer.
 FORWARD_TEAMS = {
     128: (32, 4), 512: (32, 16), 768: (32, 24), 1024: (64, 16),
     2048: (128, 16), 4096: (128, 32), 8192: (256, 32), 16384: (512, 32),
@@ -19,7 +19,7 @@ NARROW_FORWARD_TEAMS = {128: (32, 4), 1024: (64, 16), 4096: (256, 16), 16384: (1
 NARROW_BACKWARD_TEAMS = {128: (32, 4), 1024: (64, 16), 4096: (256, 16), 8192: (512, 16)}
 WARPS = 8  # in the backward pass, if a warp has a row of its own: how many of them in a block
 LOOPING_THREADS = 256
-COLUMN_THREADS, COLUMNS = 256, 8  # in a block of the second stage
+COLUMNS = 8  # of a block of the second stage
 ROWS_PER_TEAM = 20  # longer float32 sums could lose more than the promised 4e-7
 SINGLE_LIMIT = 512 * 1024  # bytes of partial sums that one block can add up without delay
 FORWARD = "forward", "forward_looping"
@@ -133,7 +133,8 @@ def instances(dtype=np.float32, shared_limit=227 * 1024):
                 except ValueError:
                     continue
                 names.append(chosen.expression)
-    return [*dict.fromkeys(names), column_sums(COLUMNS, stored)]
+    second = [column_sums(rows, COLUMNS, stored)[0] for rows in (1, 100)]
+    return [*dict.fromkeys(names), *second]
 
 
 def configuration(kernel, D, width, shared_limit=np.inf, stored="float"):
@@ -200,9 +201,10 @@ def instance(kernel, threads, entries, width, shared_limit=np.inf, stored="float
     return Configuration(name, block, shared, rows)
 
 
-def column_sums(columns, stored):
-    """Return the C++ name of the second stage."""
-    return f"column_sums<{COLUMN_THREADS}, {columns}{_type(stored)}>"
+def column_sums(rows, columns, stored):
+    """Return the C++ name of the second stage for so many rows of partial sums, and its threads."""
+    threads = 256 if rows > 64 else 32
+    return f"column_sums<{threads}, {columns}{_type(stored)}>", threads
 
 
 def _type(stored):
@@ -289,8 +291,9 @@ def backward(machine, dy, cache, kernel="backward", width=None, chosen=None):
     numbers = {"rows": np.int64(rows), "D": np.int32(D)}
     machine.run(name, blocks, threads, shared_bytes, inputs, outputs, numbers)
     if kernel != "backward_single":
+        second, threads = column_sums(blocks, chosen.columns, stored)
         machine.run(
-            column_sums(chosen.columns, stored), -(-2 * D // chosen.columns), COLUMN_THREADS, 0,
+            second, -(-2 * D // chosen.columns), threads, 0,
             {"partial": partial}, {"gradients": gradients},
             {"rows": np.int32(blocks), "columns": np.int32(2 * D)},
         )  # fmt: skip
@@ -298,7 +301,7 @@ def backward(machine, dy, cache, kernel="backward", width=None, chosen=None):
 
 
 def _width(machine, width, D, *arrays):
-    """Return how many entries one load can take: 16 bytes if every row starts at a multiple of it."""
+    """Return how many entries one load can take: 16 bytes if rows start at multiples of that."""
     most = 16 // arrays[0].dtype.itemsize
     aligned = D % most == 0 and all(machine.address(a) % 16 == 0 for a in arrays)
     if width is None:

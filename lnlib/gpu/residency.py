@@ -11,7 +11,7 @@ REGISTERS = 65536  # of a multiprocessor
 
 
 class Limits(NamedTuple):
-    """What a multiprocessor can hold, from the CUDA programming guide's table, and a GPU of its kind.
+    """What a multiprocessor can hold, from the CUDA programming guide's table.
 
     Attributes
     ----------
@@ -19,7 +19,7 @@ class Limits(NamedTuple):
     shared_bytes, shared_per_block : int
         Shared memory of the multiprocessor, and the most that one block can have.
     multiprocessors : int
-        Of the GPU in the comment.
+        Of a GPU of this architecture, named in the comment.
     """
 
     threads: int
