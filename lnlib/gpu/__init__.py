@@ -1,6 +1,6 @@
 """The fused CUDA kernels: on a GPU through CuPy, compiled without one, or emulated on this CPU."""
 
-from .emulator import EmulationError, Traffic, emulate_backward, emulate_forward
+from .emulator import EmulationError, Traffic, Unsupported, emulate_backward, emulate_forward
 from .launch import available, layer_norm_backward, layer_norm_forward, status
 from .nvrtc import Compiled, compile
 from .passes import Cache, read_source
@@ -12,6 +12,7 @@ __all__ = [
     "EmulationError",
     "Occupancy",
     "Traffic",
+    "Unsupported",
     "available",
     "compile",
     "emulate_backward",
