@@ -183,14 +183,21 @@ def _machine(order, source, counts):
     source = passes.read_source() if source is None else source
     return passes.Machine(
         array_type=np.ndarray,
-        empty=lambda shape, dtype: np.full(shape, np.nan, dtype),  # what is not written stays NaN
+        empty=_poisoned,
         zeros=np.zeros,
         address=lambda array: array.ctypes.data,
         check_place=lambda name, array: None,
         run=functools.partial(run, order, source, counts),
-        blocks=lambda per_processor: BLOCKS,
+        blocks=lambda kernel, threads, shared_bytes: BLOCKS,
         shared_limit=lambda: SHARED_LIMIT,
     )
+
+
+def _poisoned(shape, dtype):
+    """Return an array of NaN: what a kernel does not write stays NaN. All bits set are one."""
+    array = np.empty(shape, dtype)
+    array.reshape(-1).view(np.uint8).fill(255)
+    return array
 
 
 def run(
@@ -245,7 +252,7 @@ def _build(source, kernel, arguments):
     values = ", ".join(f"emulated::Argument{{{k}}}" for k in range(arguments))
     text = (
         f'#include "emulator.h"\n#line 1 "layernorm.cu"\n{_translate(source)}\n'
-        f'#line 1 "launch"\nstatic void launched() {{ return {kernel}({values}); }}\n'
+        f'#line 1 "launch"\nstatic void launched() {{ return (&{kernel})({values}); }}\n'
         "int main(int count, char **words) { return emulated::launch(count, words, launched); }\n"
     )
     name = hashlib.sha256(repr((_compiler(), text)).encode()).hexdigest()[:16]
