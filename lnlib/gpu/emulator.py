@@ -320,7 +320,7 @@ def _explain(kernel, source, log):
         valid = bool(OTHER_WORDS.match(name))
     except ValueError:
         valid = False
-    if valid:
+    if valid and "return-type" not in error:  # nvcc, too, only warns of that
         raise Unsupported(f"the emulator does not know {name} ({place}: {quoted})")
     quoted = f"\n    {quoted}" if quoted else ""
     raise EmulationError(f"{kernel} does not compile: {place}: error: {error}{quoted}")
