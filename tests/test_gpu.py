@@ -493,7 +493,14 @@ class FakeArray(np.ndarray):
 
     @property
     def data(self):
-        return SimpleNamespace(ptr=self.ctypes.data, device_id=self.device)
+        def copy_from_device(source, size):
+            assert size == self.nbytes
+            self[:] = source.array
+
+        return SimpleNamespace(
+            ptr=self.ctypes.data, device_id=self.device, array=self,
+            copy_from_device=copy_from_device,
+        )  # fmt: skip
 
 
 class FakeFunction:
@@ -519,7 +526,10 @@ def fake_cupy(monkeypatch):
     attributes = {"MultiProcessorCount": 2, "MaxSharedMemoryPerBlockOptin": 227 * 1024}
     runtime = SimpleNamespace(
         driverGetVersion=lambda: 12090, getDeviceCount=lambda: 1, getDevice=lambda: 0,
-        getDeviceProperties=lambda k: {"name": b"Fake", "major": 9, "minor": 0},
+        getDeviceProperties=lambda k: {
+            "name": b"Fake", "major": 9, "minor": 0, "multiProcessorCount": 2,
+            "l2CacheSize": 5 * 2**20,
+        },
         CUDARuntimeError=RuntimeError,
     )  # fmt: skip
     compiled = []
@@ -531,7 +541,7 @@ def fake_cupy(monkeypatch):
 
     cuda = SimpleNamespace(
         runtime=runtime, nvrtc=SimpleNamespace(getVersion=lambda: (12, 9)),
-        Device=lambda: SimpleNamespace(attributes=attributes),
+        Device=lambda: SimpleNamespace(attributes=attributes, synchronize=lambda: None),
         driver=SimpleNamespace(occupancyMaxActiveBlocksPerMultiprocessor=lambda *launch: 1),
     )  # fmt: skip
     fake = SimpleNamespace(
@@ -600,38 +610,69 @@ def test_status_names_the_missing_part(fake_cupy, part, answer, sentence):
         gpu.layer_norm_forward(X, ROW, ROW)
 
 
-def test_benchmark_of_the_fake(fake_cupy, monkeypatch, tmp_path, capsys):
+@pytest.fixture
+def fake_bench(fake_cupy, monkeypatch):
     """Every rung is run, checked and recorded; the times mean nothing here."""
-    FakeArray.get = lambda array: np.array(array)
     now = iter(range(1, 10**6))
     event = SimpleNamespace(record=lambda: None, synchronize=lambda: None)
     fake_cupy.cuda.Event = lambda: event
     fake_cupy.cuda.get_elapsed_time = lambda start, end: next(now) / 1000
     fake_cupy.fuse = lambda: lambda function: function
-    fake_cupy.RawKernel = lambda code, name: lambda grid, block, arguments: None
+    fake_cupy.RawKernel = lambda code, name: FakeSpin()
     fake_cupy.asarray = lambda a: a.view(FakeArray)
-    fake_cupy.copyto, fake_cupy.add, fake_cupy.__version__ = np.copyto, np.add, "0"
+    fake_cupy.negative, fake_cupy.add, fake_cupy.__version__ = np.negative, np.add, "0"
     monkeypatch.setitem(sys.modules, "cupy", fake_cupy)
     monkeypatch.setattr(bench, "REPEATS", 3)
     monkeypatch.setattr(bench, "FLUSH", 1024)
+    monkeypatch.setattr(bench, "WARM_UP", 0)
+    return fake_cupy
+
+
+class FakeSpin:
+    def compile(self):
+        pass
+
+    def __call__(self, grid, block, arguments):
+        pass
+
+
+def test_benchmark_of_the_fake(fake_bench, monkeypatch, tmp_path, capsys):
     path = tmp_path / "record.json"
-    assert bench.main(["--save", str(path)], shapes=[(9, 32)]) == 0
+    assert bench.main(["--save", str(path), "--shapes", "9x32"]) == 0
     record = json.loads(path.read_text())
     assert record["device"] == "Fake" and record["driver"] == 12090 and record["nvrtc"] == "12.9"
+    assert record["multiprocessors"] == 2 and record["L2 bytes"] == 5 * 2**20
     rungs = [(one["pass"], one["rung"]) for one in record["measured"]]
-    assert len(rungs) == len(set(rungs)) == 14
+    assert len(rungs) == len(set(rungs)) == 11 + 1 + 2 * 2 * 2
     for one in record["measured"]:
         size = bench.minimum_bytes(one["pass"], 9, 32) if one["rung"] != "add" else 12 * 9 * 32
         assert one["GB/s"] == pytest.approx(size / one["microseconds"] / 1e3)
-        copy = next(
-            c for c in record["measured"] if (c["pass"], c["rung"]) == (one["pass"], "copy")
+        assert one["p10"] <= one["microseconds"] <= one["p90"]
+        ceiling = min(
+            c["microseconds"]
+            for c in record["measured"]
+            if c["pass"] == one["pass"] and c["rung"].startswith("copy")
         )
-        ratio = copy["microseconds"] / one["microseconds"]
-        assert one["fraction of copy"] == pytest.approx(ratio)
+        assert one["fraction of copy"] == pytest.approx(ceiling / one["microseconds"])
     assert "two stages" in capsys.readouterr().out
-    monkeypatch.setattr(bench, "reference_forward", lambda *a: (2 * a[0], ()))
-    with pytest.raises(AssertionError, match="reference on CuPy arrays is wrong"):
-        bench.measure(fake_cupy, 9, 32, lambda call: 1.0)
+    wrong = lambda dy, cache: (dy, 2 * dy.sum(axis=0), dy.sum(axis=0))  # noqa: E731
+    monkeypatch.setattr(bench, "fused", lambda cupy: (bench.reference_forward, wrong))
+    with pytest.raises(AssertionError, match="cupy.fuse is wrong at 9 x 32: .*dgamma"):
+        bench.main(["--shapes", "9x32"])
+
+
+def test_tuning_of_the_fake(fake_bench, tmp_path, capsys):
+    path = tmp_path / "tuned.json"
+    assert bench.main(["--tune", "--save", str(path), "--shapes", "50x256"]) == 0
+    measured = json.loads(path.read_text())["measured"]
+    names = [one["expression"] for one in measured]
+    assert {"forward<32, 2, 4>", "forward<64, 1, 4>", "backward<32, 2, 4, 8, 2>"} <= set(names)
+    assert {one["waves"] for one in measured} == {1, 2, 3}
+    assert {one["columns"] for one in measured} == {8, 16, 32}
+    for one in measured:
+        assert "failed" not in one and max(one["errors"].values()) <= PROMISE, one
+        assert len(one["errors"]) == (1 if one["pass"] == "forward" else 3)
+    assert capsys.readouterr().out.count(" waves ") == len(measured)
 
 
 def test_minimum_bytes():
