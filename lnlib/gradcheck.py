@@ -138,8 +138,8 @@ def directional_check(forward, backward, x, gamma, beta, *, method="central", rt
     """Move x, gamma and beta along one random direction: does the loss change as predicted?
 
     A dozen or more forward passes find out how far x can be moved, one or two more do it, whatever
-    the size of x. The prediction is the sum of gradient times step really taken; the error is
-    relative to the root of the sum of squared terms.
+    the size of x; gamma and beta move by gamma's size. The prediction is the sum of gradient times
+    step really taken; the error is relative to the root of the sum of squared terms.
 
     Parameters
     ----------
@@ -160,7 +160,8 @@ def directional_check(forward, backward, x, gamma, beta, *, method="central", rt
     """
     rtol = _tolerance(method, rtol, {"central": 1e-8, "complex": 1e-12})
     point, dy, gradients, problems, rng = _probe(forward, backward, x, gamma, beta, seed)
-    lengths = _scales(forward, point, dy, rng)[0][0], 1, 1
+    size = np.abs(point[1]).max() or 1  # gamma's, so that no array's share drowns the others'
+    lengths = _scales(forward, point, dy, rng)[0][0], size, size
     steps = [_STEP[method] * s * rng.standard_normal(p.shape) for s, p in zip(lengths, point)]
     change, taken = _change(forward, point, steps, dy, method)
     terms = np.concatenate([(d * t).ravel() for d, t in zip(gradients, taken)])
