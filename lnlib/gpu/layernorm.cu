@@ -317,6 +317,9 @@ __device__ void write_dx(
     const int vectors = D / WIDTH;
     const float one_over_D = 1.0f / D;
     Vector<WIDTH> gain[VECTORS];
+#if __CUDA_ARCH__ >= 1000
+    __syncwarp();  // here the compiler would load gamma earlier, and have too few registers
+#endif
     load<THREADS>(gamma, 0, vectors, gain);
 #pragma unroll
     for (int v = 0; v < VECTORS; v++)
