@@ -2,6 +2,7 @@
 
 from .emulator import EmulationError, Traffic, Unsupported, emulate_backward, emulate_forward
 from .launch import available, layer_norm_backward, layer_norm_forward, status
+from .listing import listing
 from .nvrtc import Compiled, compile
 from .passes import Cache, read_source
 from .residency import Occupancy, occupancy
@@ -19,6 +20,7 @@ __all__ = [
     "emulate_forward",
     "layer_norm_backward",
     "layer_norm_forward",
+    "listing",
     "occupancy",
     "read_source",
     "status",

@@ -39,6 +39,13 @@ class EmulationError(RuntimeError):
     """A kernel did what no kernel may do; the message says who did it and where."""
 
 
+class NoCompiler(EmulationError):
+    """There is nothing to compile the kernel with; the message says what to install."""
+
+    def _render_traceback_(self):  # one sentence in a notebook
+        return [str(self)]
+
+
 class Unsupported(RuntimeError):
     """Valid CUDA that the emulator does not know; the message says what."""
 
@@ -248,7 +255,7 @@ def run(
 def _build(source, kernel, arguments):
     """Compile one instance of a kernel to a program, unless that has been done; return its path."""
     if trouble := _trouble():
-        raise EmulationError(trouble)
+        raise NoCompiler(trouble)
     values = ", ".join(f"emulated::Argument{{{k}}}" for k in range(arguments))
     text = (
         f'#include "emulator.h"\n#line 1 "layernorm.cu"\n{_translate(source)}\n'
