@@ -2,8 +2,11 @@
 
 NumPy runs one operation over the whole array, then the next, and each of them moves everything
 through memory. Here all operations run on a block of rows that stays in the processor's cache.
-What broadcasting does slowly, BLAS does: sums along rows and columns are products with a vector,
-and numbers that differ per row are spread over the columns by a product of rank two.
+Sums along rows and columns are products with a vector, which BLAS does, and numbers that differ per
+row are spread over the columns by a product of rank two, which is faster than broadcasting.
+
+Rows are centred, twice as in the reference, where they need it: x where a mean is larger than its
+row's spread, gamma * dy where its means would cost dx digits.
 """
 
 from typing import NamedTuple
@@ -11,13 +14,14 @@ from typing import NamedTuple
 import numpy as np
 
 from . import layernorm as reference
-from .checks import check_backward, check_forward
+from .checks import check_backward, check_forward, check_out
 
-BLOCK_BYTES = 288 * 1024  # of x: with dy, dx and two buffers beside it, 1.4 MiB of L2 cache
-BLOCK_ROWS = 96  # that are added up in float32: runs of 16, then up to 6 runs; float64 beyond
-RUN = 16
-STRIP = 768  # BLAS does not sum pairwise: longer rows are added up in strips,
-SHORT_STRIP = 192  # shorter ones where one large product could swallow many small ones
+# Values of x in a block. The cache that is shared by some cores has room for the five arrays of
+# this size that a pass works on, 5 MiB in float32; and NumPy's calls, of about a microsecond each,
+# are few against the work in them.
+BLOCK = 2**18
+RUN = 16  # rows that are added up before float64 takes over
+STRIP = 768  # columns that BLAS adds up, one after the other on old processors; float64 beyond
 
 
 class BlockedCache(NamedTuple):
@@ -27,8 +31,9 @@ class BlockedCache(NamedTuple):
     ----------
     x : ndarray, shape (..., D)
         The input itself if it is C-contiguous: it must not change before the backward pass.
-    mean, rest : ndarray, shape (..., 1)
-        The mean, and the mean of x - mean: what rounding left of it.
+    mean, mean_lo : ndarray, shape (..., 1)
+        The mean in two parts: what was subtracted (0 from rows that did not need it) and the mean
+        of what was left then. x_hat = rstd * ((x - mean) - mean_lo).
     rstd : ndarray, shape (..., 1)
         1 / sqrt(var + eps); NaN marks a row that is left to the reference.
     gamma : ndarray, shape (D,)
@@ -39,7 +44,7 @@ class BlockedCache(NamedTuple):
 
     x: np.ndarray
     mean: np.ndarray
-    rest: np.ndarray
+    mean_lo: np.ndarray
     rstd: np.ndarray
     gamma: np.ndarray
     eps: float
@@ -67,42 +72,38 @@ def layer_norm_forward(x, gamma, beta, eps=1e-5, *, out=None):
 
     Notes
     -----
-    y = xc * (rstd * gamma) + (beta - rest * rstd * gamma) with xc = x - mean: the second centring
-    of the reference costs no pass of its own. Rows with rstd below 1e-3 or above 1e4 are left to
-    the reference, which scales them. With those in between, gamma and dy may be as small as 1e-30
-    and as large as 1e30.
+    y = xc * (rstd * gamma) + (beta - mean_lo * rstd * gamma), where xc is x, or x - mean in blocks
+    with a row whose mean is larger than its spread. Rows with rstd below 1e-3 or above 1e4 are left
+    to the reference, which scales them: so dy * xc stays in range for dy from 1e-30 to 1e30.
     """
     x, gamma, beta, eps, dtype = check_forward(x, gamma, beta, eps)
-    y = _output(out, x, dtype, x)
+    y = check_out(out, x, dtype, x)
     work, D = gamma.dtype, len(gamma)
-    eps = work.type(eps)
     flat_x, flat_y = x.reshape(-1, D), y.reshape(-1, D)  # (N, D)
-    mean, rest, rstd = np.empty((3, len(flat_x)), work)  # (N,) each
-    size = rows_per_block(len(flat_x), D, work.itemsize)
-    xc, gain = np.empty((2, size, D), work)  # buffers for the rows of a block, (n, D) each
-    ones, zeros = np.ones(D, work), np.zeros(D, work)
-    to_gain, to_shift = np.stack((gamma, zeros)), np.stack((beta, -gamma))  # (2, D) each
+    mean, mean_lo, rstd = np.zeros((3, len(flat_x)), work)  # (N,) each
+    rows = rows_per_block(len(flat_x), D)
+    buffers = np.empty((2, rows, D), work)
     with np.errstate(all="ignore"):  # rows that go out of range are done again
-        for b in _slices(len(flat_x), size):
-            x_b = flat_x[b]  # (n, D)
-            if len(x_b) < size:  # the last block
-                xc, gain = xc[: len(x_b)], gain[: len(x_b)]
-            m = _dot(x_b, ones) / D  # (n,)
-            xc[...] = -m[:, None]
-            xc += x_b  # in two steps: faster than to subtract with broadcasting
-            rest_b = _dot(xc, ones) / D  # (n,)
-            var = _dot(xc, xc, SHORT_STRIP) / D - rest_b * rest_b  # (n,), corrected two-pass
-            r = 1 / np.sqrt(var + eps)
-            mean[b], rest[b], rstd[b] = m, rest_b, r
-            xc *= _spread(r, 0, to_gain, out=gain)
-            shift = _spread(1, rest_b * r, to_shift, out=gain)
-            np.add(xc, shift, out=flat_y[b])  # the only write that goes to memory
-        in_range = (np.abs(rest) * rstd <= 1) & (rstd > 1e-3) & (rstd < 1e4)  # (N,)
-    again = np.flatnonzero(~in_range)
+        for b in _slices(len(flat_x), rows):
+            xc = flat_x[b].astype(work, copy=False)  # (n, D)
+            product, other = buffers[:, : len(xc)]  # (n, D) each
+            m, var = _mean_and_variance(xc)  # (n,) each
+            if not np.all(m * m <= var):
+                mean[b] = m
+                xc = np.subtract(xc, m[:, None], out=other)
+                m, var = _mean_and_variance(xc)
+            r = 1 / np.sqrt(var + work.type(eps))
+            in_range = (np.abs(m) * r <= 1) & (r > 1e-3) & (r < 1e4)
+            r[~in_range] = np.nan
+            mean_lo[b], rstd[b] = m, r
+            _outer(r, gamma, 0, gamma, out=product)
+            product *= xc
+            shift = _outer(1, beta, -m * r, gamma, out=other)
+            np.add(product, shift, out=flat_y[b])
+    again = np.flatnonzero(np.isnan(rstd))
     if len(again):
         flat_y[again], _ = reference.layer_norm_forward(flat_x[again], gamma, beta, eps)
-        rstd[again] = np.nan
-    per_row = (a.reshape(*x.shape[:-1], 1) for a in (mean, rest, rstd))
+    per_row = (a.reshape(*x.shape[:-1], 1) for a in (mean, mean_lo, rstd))
     return y, BlockedCache(x, *per_row, gamma, eps)
 
 
@@ -114,7 +115,7 @@ def layer_norm_backward(dy, cache, *, out=None):
     dy : array_like, shape (..., D)
     cache : BlockedCache
     out : ndarray, shape of dy, optional
-        Where to write dx: C-contiguous, of the dtype of dy, not overlapping x or dy.
+        Where to write dx: C-contiguous, of the dtype of dy, overlapping neither dy nor the cache.
 
     Returns
     -------
@@ -128,120 +129,94 @@ def layer_norm_backward(dy, cache, *, out=None):
 
     Notes
     -----
-    With x_hat = rstd * (xc - rest), the formula of the reference is a row-wise combination of two
-    arrays and a number: dx = (rstd * gamma) * dy - a * xc + (a * rest - b), where
-    a = rstd ** 2 * mean(g * x_hat) and b = rstd * mean(g).
+    With g = gamma * dy and x_hat = rstd * (xc - mean_lo), the formula of the reference is
+    dx = rstd * g - slope * xc + (slope * mean_lo - rstd * mean(g)), where
+    slope = rstd ** 2 * mean(g * x_hat). If mean(g) is large against what is left in dx, a block is
+    done again with g - mean(g) for g, and the mean of that for mean(g).
     """
     dy, dtype = check_backward(dy, cache, BlockedCache)
-    dx = _output(out, dy, dtype, dy, cache.x)
+    dx = check_out(out, dy, dtype, dy, *cache[:5])
     work, D = np.result_type(dy, cache.gamma), len(cache.gamma)
-    flat_dy, flat_dx, x = (a.reshape(-1, D) for a in (dy, dx, cache.x))  # (N, D)
-    mean, rest, rstd = (a.ravel().astype(work) for a in cache[1:4])  # (N,) each
-    gamma = cache.gamma.astype(work, copy=False)
-    to_gain = np.stack((gamma, np.zeros(D, work)))  # (2, D)
-    average = gamma / D  # a product with it is the mean of gamma times something
-    size = rows_per_block(len(x), D, work.itemsize)
-    xc, terms = np.empty((2, size, D), work)  # buffers for the rows of a block, (n, D) each
-    weights = np.empty((3, len(x)), work)  # (3, N)
-    weights[0], weights[1], weights[2] = rstd, 1, rest * rstd
-    sums = np.zeros((3, D), np.result_type(work, np.float64))  # dgamma, dbeta, and a surplus
-    left = np.isnan(rstd)  # (N,)
-    for b in _slices(len(x), size):
-        if left[b].any():
-            _, exact = reference.layer_norm_forward(x[b], gamma, gamma, cache.eps)
-            flat_dx[b], dgamma_b, dbeta_b = reference.layer_norm_backward(
-                flat_dy[b].astype(np.float64), exact
-            )
-            sums[:2] += dgamma_b, dbeta_b
+    flat_dy, flat_dx, flat_x = (a.reshape(-1, D) for a in (dy, dx, cache.x))  # (N, D)
+    mean, mean_lo, rstd = (a.ravel().astype(work) for a in cache[1:4])  # (N,) each
+    gamma = cache.gamma.astype(work)
+    sums = np.zeros((2, D), np.result_type(work, np.float64))  # dgamma, dbeta
+    rows = rows_per_block(len(flat_x), D)
+    buffers = np.empty((3, rows, D), work)
+    for b in _slices(len(flat_x), rows):
+        m, lo, r = mean[b], mean_lo[b], rstd[b]  # (n,) each
+        if np.isnan(r).any():
+            _, exact = reference.layer_norm_forward(flat_x[b], gamma, gamma, cache.eps)
+            flat_dx[b], *more = reference.layer_norm_backward(flat_dy[b].astype(sums.dtype), exact)
+            sums += more
             continue
-        dy_b = flat_dy[b].astype(work, copy=False)  # (n, D)
-        r, rest_b, weights_b = rstd[b], rest[b], weights[:, b]  # (n,), (n,), (3, n)
-        q = weights_b[2]
-        if len(dy_b) < size:  # the last block
-            xc, terms = xc[: len(dy_b)], terms[: len(dy_b)]
-        xc[...] = -mean[b][:, None]
-        xc += x[b]
-        if not q @ q < 0.01:  # far from zero a large rest would cost dgamma its digits
-            xc -= rest_b[:, None]
-            rest_b[:], q[:] = 0, 0
+        dy_b, xc = (a[b].astype(work, copy=False) for a in (flat_dy, flat_x))  # (n, D) each
+        g, terms, centred = buffers[:, : len(xc)]  # (n, D) each
+        if m.any():
+            xc = np.subtract(xc, m[:, None], out=centred)
+            xc -= lo[:, None]
+            lo[:] = 0
         np.multiply(dy_b, xc, out=terms)
-        sums[:1] += _column_sums(weights_b[:1], terms)  # (1, D), of dy * rstd * xc
-        sums[1:] += _column_sums(weights_b[1:], dy_b)  # (2, D), of dy and of dy * rstd * rest
-        mean_g = _dot(dy_b, average)  # (n,)
-        along = r * (_dot(terms, average, SHORT_STRIP) - rest_b * mean_g)  # (n,), mean(g * x_hat)
-        a = r * r * along
-        terms[...] = -a[:, None]
-        xc *= terms
-        g = _spread(r, 0, to_gain, out=terms)
+        sums[0] += _column_sums(r, terms) - _column_sums(r * lo, dy_b)
+        sums[1] += _column_sums(np.ones_like(r), dy_b)
+        mean_g, mean_gx = _row_mean(dy_b, gamma), _row_mean(terms, gamma)  # (n,), mean of g * xc
+        _outer(r, gamma, 0, gamma, out=g)
         g *= dy_b  # (n, D), rstd * gamma * dy
-        g += xc
-        xc[...] = (a * rest_b - r * mean_g)[:, None]
-        np.add(g, xc, out=flat_dx[b])  # the only write that goes to memory
-    return dx, (sums[0] - sums[2]).astype(dtype), sums[1].astype(dtype)
+        _finish(g, mean_g, mean_gx, xc, lo, r, terms, out=flat_dx[b])
+        size = np.sqrt(np.vdot(flat_dx[b], flat_dx[b]) / dy_b.size)
+        if not np.max(r * np.abs(mean_g)) <= size < np.inf:
+            np.multiply(gamma, dy_b, out=g)
+            g -= mean_g[:, None]
+            mean_g, mean_gx = _row_mean(g, np.ones_like(gamma)), _row_mean(g, xc)
+            g *= r[:, None]
+            _finish(g, mean_g, mean_gx, xc, lo, r, terms, out=flat_dx[b])
+    return dx, *sums.astype(dtype)
 
 
-def rows_per_block(N, D, itemsize):
-    """Rows of D numbers of itemsize bytes that are worked on at a time, of N."""
-    rows = max(1, min(BLOCK_ROWS, BLOCK_BYTES // (D * itemsize)))
-    return max(1, min(N, rows // RUN * RUN or rows))
+def rows_per_block(N, D):
+    """Return how many of N rows of D values are worked on at a time."""
+    return max(1, min(N, BLOCK // D))
 
 
 def _slices(total, size):
     return [slice(start, start + size) for start in range(0, total, size)]
 
 
-def _dot(a, b, strip=STRIP):
-    """Return the products of the rows of a, (n, D), with b, (D,) or (n, D): (n,)."""
-    D = a.shape[1]
-    if D <= strip:
-        return a @ b if b.ndim == 1 else np.vecdot(a, b)
-    if D % strip:
-        whole = D // strip * strip
-        head, tail = a[:, :whole], a[:, whole:]
-        return _dot(head, b[..., :whole], strip) + _dot(tail, b[..., whole:], strip)
-    strips = (-1, D // strip, strip)  # of b: one row if it is (D,)
-    return np.add.reduce(np.vecdot(a.reshape(strips), b.reshape(strips)), axis=-1)  # pairwise
+def _finish(g, mean_g, mean_gx, xc, lo, r, terms, out):
+    """Write dx to out from g times r, and the means of g and g * xc."""
+    slope = r * (r * (r * (mean_gx - lo * mean_g)))  # (n,)
+    terms[...] = -slope[:, None]
+    terms *= xc  # in two steps: faster than with broadcasting
+    g += terms
+    np.add(g, (slope * lo - r * mean_g)[:, None], out=out)
+
+
+def _mean_and_variance(a):
+    mean = _row_mean(a, np.ones_like(a[0]))
+    return mean, _row_mean(a, a) - mean * mean
+
+
+def _row_mean(a, b):
+    """Return the means of the rows of a * b: (n, D) and (n, D) or (D,) give (n,)."""
+    dot = np.matmul if b.ndim == 1 else np.vecdot
+    total = np.zeros(len(a), np.float64)
+    for s in _slices(a.shape[1], STRIP):
+        total += dot(a[:, s], b[..., s])
+    return (total / a.shape[1]).astype(a.dtype)
 
 
 def _column_sums(weights, a):
-    """Return weights @ a, (m, n) by (n, D), added up in runs of rows first: (m, D)."""
+    """Return weights @ a, (n,) by (n, D), as float64: (D,)."""
     whole = len(a) // RUN * RUN
-    if not whole:
-        return weights @ a
-    by_run = weights[:, :whole].reshape(len(weights), -1, RUN).swapaxes(0, 1)  # (runs, m, RUN)
-    runs = by_run @ a[:whole].reshape(-1, RUN, a.shape[1])  # (runs, m, D)
-    total = (np.ones(len(runs), a.dtype) @ runs.reshape(len(runs), -1)).reshape(runs.shape[1:])
-    if whole < len(a):
-        total += weights[:, whole:] @ a[whole:]
-    return total
+    runs = weights[:whole].reshape(-1, 1, RUN) @ a[:whole].reshape(-1, RUN, a.shape[1])
+    return runs.sum(axis=(0, 1), dtype=np.float64) + weights[whole:] @ a[whole:]
 
 
-def _spread(first, second, rows, out):
-    """Write first * rows[0] + second * rows[1], columns times rows, to out, (n, D).
+def _outer(first, first_row, second, second_row, out):
+    """Write first * first_row + second * second_row, columns times rows, to out, (n, D).
 
-    As a matrix product: faster than broadcasting, and than a product of rank one.
+    A product of rank one would do for some, but NumPy does not give that to BLAS.
     """
     columns = np.empty((len(out), 2), out.dtype)
-    columns[:, 0] = first
-    columns[:, 1] = second
-    return np.matmul(columns, rows, out=out)
-
-
-def _output(out, like, dtype, *inputs):
-    if dtype.kind == "c":
-        raise TypeError("x, gamma, beta and dy must be real here, got complex")
-    if out is None:
-        new = np.empty(like.shape, dtype)
-        # touch every page: the system clears it now, and not later, when that would empty the cache
-        new.reshape(-1)[:: 4096 // dtype.itemsize] = 0
-        return new
-    if not isinstance(out, np.ndarray) or out.dtype != dtype:
-        got = getattr(out, "dtype", type(out).__name__)
-        raise TypeError(f"out must be an ndarray of dtype {dtype}, got {got}")
-    if out.shape != like.shape or not out.flags.c_contiguous or not out.flags.writeable:
-        raise ValueError(
-            f"out must be writable and C-contiguous with shape {like.shape}, got shape {out.shape}"
-        )
-    if any(np.may_share_memory(out, a) for a in inputs):
-        raise ValueError("out must not overlap x or dy")
-    return out
+    columns[:, 0], columns[:, 1] = first, second
+    return np.matmul(columns, np.stack((first_row, second_row)), out=out)

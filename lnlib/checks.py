@@ -28,7 +28,7 @@ def check_eps(eps):
     """Return eps as a float; TypeError if it is not a real number, ValueError if negative."""
     if not isinstance(eps, Real) or isinstance(eps, bool):
         raise TypeError(f"eps must be a real number, got {type(eps).__name__}")
-    if not 0 <= eps <= np.finfo(np.float64).max:
+    if not 0 <= eps <= float(np.finfo(np.float64).max):
         raise ValueError(f"eps must be finite and not negative, got {str(eps):.20}")
     return float(eps)
 
@@ -88,3 +88,28 @@ def check_backward(dy, cache, kind):
         )
     dtype = np.result_type(dy, np.complex64) if np.iscomplexobj(kept) else dy.dtype
     return dy, dtype
+
+
+def check_out(out, like, dtype, *inputs):
+    """Return out, or a new array with the shape of like and that dtype if out is None.
+
+    Raises
+    ------
+    TypeError, ValueError
+        If dtype is complex, or out is not an array of that dtype and shape, C-contiguous and
+        writeable, or overlaps one of the inputs.
+    """
+    if dtype.kind == "c":
+        raise TypeError("x, gamma, beta and dy must be real here, got complex")
+    if out is None:
+        return np.empty(like.shape, dtype)
+    if not isinstance(out, np.ndarray) or out.dtype != dtype:
+        got = getattr(out, "dtype", type(out).__name__)
+        raise TypeError(f"out must be an ndarray of dtype {dtype}, got {got}")
+    if out.shape != like.shape or not out.flags.c_contiguous or not out.flags.writeable:
+        raise ValueError(
+            f"out must be writable and C-contiguous with shape {like.shape}, got shape {out.shape}"
+        )
+    if any(np.may_share_memory(out, a) for a in inputs):
+        raise ValueError("out must not overlap x, dy or the cache")
+    return out

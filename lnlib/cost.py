@@ -15,10 +15,10 @@ PER_ELEMENT = {
     # `lnlib.layernorm`: constant rows (less their masks of one byte), scaling, centring twice
     ("reference", "forward"): (15, 26, 4),
     ("reference", "backward"): (13, 24, 3),
-    # `lnlib.blocked`: values moved between the processor's cache and memory; the products of rank
-    # two do arithmetic that a loop in C would not
-    ("blocked", "forward"): (17, 2, 1),
-    ("blocked", "backward"): (20, 3, 1),
+    # `lnlib.blocked`, where nothing needs centring: values moved between the processor's cache and
+    # memory; the products of rank two do arithmetic that a loop in C would not
+    ("blocked", "forward"): (14, 2, 1),
+    ("blocked", "backward"): (21, 3, 1),
     # one kernel: the same, kept in registers
     ("fused", "forward"): (9, 2, 1),
     ("fused", "backward"): (14, 3, 1),
@@ -72,7 +72,8 @@ def cost(variant, direction, N, D, dtype=np.float32, *, out=False, elides=True):
     Raises
     ------
     ValueError
-        If variant or direction is not one of the above, or out is asked of one that has none.
+        If variant or direction is not one of the above, N or D is not positive, or out is asked of
+        one that has none.
     """
     if (variant, direction) not in PER_ELEMENT:
         raise ValueError(
@@ -80,17 +81,20 @@ def cost(variant, direction, N, D, dtype=np.float32, *, out=False, elides=True):
         )
     if out and variant in ("textbook", "reference"):
         raise ValueError(f"out must be False for {variant}, which allocates its result")
-    itemsize = np.dtype(dtype).itemsize
+    N, D, itemsize = int(N), int(D), np.dtype(dtype).itemsize  # NumPy's integers can overflow
+    if min(N, D) < 1:
+        raise ValueError(f"N and D must be positive, got {N} and {D}")
     flops, moved, held = PER_ELEMENT[variant, direction]
     held += (variant, direction) == ("textbook", "backward") and not elides
     values = (held - out) * N * D
     if variant == "blocked":
-        rows = blocked.rows_per_block(N, D, itemsize)
-        values += 2 * rows * D  # the buffers
-        if direction == "forward":
-            values += 5 * N + 8 * D
-        else:  # sums in float64, and in runs of rows
-            values += 6 * N + (4 + 24 // itemsize + 2 * (rows // blocked.RUN)) * D
+        rows = blocked.rows_per_block(N, D)
+        doubles = 8 // itemsize  # values in the bytes of a float64, which sums are added up in
+        values += 3 * N + (2 * doubles + 4) * rows  # of the array and of the block, per row
+        if direction == "forward":  # buffers, copies of gamma and beta
+            values += 2 * rows * D + 4 * D
+        else:  # buffers, runs of rows, sums
+            values += 3 * rows * D + rows // blocked.RUN * D + (5 * doubles + 1) * D
     return Cost(flops * N * D, moved * N * D * itemsize, values * itemsize)
 
 

@@ -196,7 +196,9 @@ def _function_flops(name, args, reads, writes):
     if name == "einsum":
         text = np.einsum_path(*_plain(args), optimize=False)[1]
         return float(re.search(r"Naive FLOP count: *(\S+)", text)[1])
-    if name in ("dot", "inner", "tensordot") and len(reads) == 2:  # (m, k), (k, n) and (m, n)
+    if (
+        name in ("dot", "vdot", "inner", "tensordot") and len(reads) == 2
+    ):  # (m, k), (k, n) and (m, n)
         return 2 * math.isqrt(math.prod(a.size for a in (*reads, *writes)))
     return 0
 

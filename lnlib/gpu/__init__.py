@@ -4,11 +4,13 @@ from .emulator import EmulationError, Traffic, Unsupported, emulate_backward, em
 from .launch import available, layer_norm_backward, layer_norm_forward, status
 from .nvrtc import Compiled, compile
 from .passes import Cache, read_source
+from .residency import Occupancy, occupancy
 
 __all__ = [
     "Cache",
     "Compiled",
     "EmulationError",
+    "Occupancy",
     "Traffic",
     "Unsupported",
     "available",
@@ -17,6 +19,7 @@ __all__ = [
     "emulate_forward",
     "layer_norm_backward",
     "layer_norm_forward",
+    "occupancy",
     "read_source",
     "status",
 ]

@@ -53,6 +53,7 @@ struct Thread {
     const char *file;  // of the source, and the line, where it waits
     int line;
     unsigned mask;     // for its warp: the lanes it waits for
+    unsigned met;      // ... and those that came
     bool orders;       // that wait is a __syncwarp
     int phase;         // number of shuffles so far, modulo 2
     int warp_epoch;    // number of __syncwarp so far
@@ -64,7 +65,7 @@ struct Thread {
 };
 
 const int MAX_THREADS = 1024;
-const size_t STACK = 256 * 1024, POISONED = 16 * 1024;
+const size_t STACK = 256 * 1024;
 const long MAX_STEPS = 20000000;
 static Thread threads[MAX_THREADS];
 static char *stacks;
@@ -150,11 +151,10 @@ void shuffle(char kind, unsigned mask, void *value, size_t bytes, int which, int
     me.phase ^= 1;  // nobody overwrites what a slower lane has yet to read
     memcpy(me.sent[phase], value, bytes);
     meet_warp(mask, false, file, line);
-    const unsigned other = threadIdx.x - lane + from;
-    if (!(mask >> from & 1) || other >= blockDim.x)
+    if (!(me.met >> from & 1))
         stop("thread %u, line %d: it wants the value of lane %d, which takes no part in the shuffle",
              threadIdx.x, line, from);
-    memcpy(value, threads[other].sent[phase], bytes);
+    memcpy(value, threads[threadIdx.x - lane + from].sent[phase], bytes);
 }
 
 }  // namespace emulated
@@ -170,7 +170,7 @@ unsigned __ballot_sync(unsigned mask, int predicate, const char *file, int line)
     meet_warp(mask, false, file, line);
     const unsigned first = threadIdx.x / 32 * 32;
     for (int lane = 0; lane < 32; lane++)
-        if (mask >> lane & 1 && first + lane < blockDim.x && threads[first + lane].state != RETURNED)
+        if (me.met >> lane & 1)
             ballot |= (unsigned)threads[first + lane].sent[phase][0] << lane;
     return ballot;
 }
@@ -197,9 +197,14 @@ static bool release_warp(int first)
                            && same_place(threads[u], threads[t]);
         if (!complete)
             continue;
+        unsigned met = 0;
         for (int u = first; u < end; u++)
-            if (mask >> (u - first) & 1 && threads[u].state != RETURNED) {
+            if (mask >> (u - first) & 1 && threads[u].state != RETURNED)
+                met |= 1u << (u - first);
+        for (int u = first; u < end; u++)
+            if (met >> (u - first) & 1) {
                 threads[u].state = READY;
+                threads[u].met = met;
                 threads[u].warp_epoch += threads[u].orders;
             }
         released = true;
@@ -776,8 +781,6 @@ int launch(int count, char **words, void (*kernel_)())
         make(arrays[k]);
     for (Thread &thread : threads)
         getcontext(&thread.context);
-    for (unsigned t = 1; t <= blockDim.x; t++)
-        memset(stacks + t * STACK - POISONED, 0xff, POISONED);  // registers hold NaN at first
     reports = (Report *)calloc(gridDim.x, sizeof(Report));
     int *blocks = (int *)malloc(gridDim.x * sizeof(int)), order[MAX_THREADS];
     shuffle_order(blocks, gridDim.x, words[5]);

@@ -26,4 +26,12 @@ WRONG = {
         ),
         ("g = gamma * dy", "dy *= gamma; g = dy", "changes dy in place"),
     ],
+    "backward_from_y": [
+        (  # lnlib's backward pass has other numbers where x_hat is wrong
+            "(y - beta) / gamma  # (B, T, D)\n    return backward_by_hand(dy, x_hat, rstd, gamma)",
+            "y\n    from lnlib.layernorm import LayerNormCache\n"
+            "    return layer_norm_backward(dy, LayerNormCache(x_hat, rstd, gamma))",
+            "dx, dgamma: y is taken for x_hat",
+        ),
+    ],
 }
