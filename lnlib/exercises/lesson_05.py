@@ -75,6 +75,8 @@ def cost_of_one_pass(N, D, itemsize):
     nbytes / bandwidth => nbytes / arithmetic
     flops / arithmetic => flops / bandwidth
         bandwidth and arithmetic have changed places: it is the bytes that bandwidth moves.
+    nbytes / bandwidth => nbytes * bandwidth
+    flops / arithmetic => flops * arithmetic  # work times pace; the time is work divided by pace.
     for_arithmetic / seconds => for_memory / seconds
         the share of memory; that of arithmetic was asked for.
     for_arithmetic / seconds => for_arithmetic / for_memory
@@ -105,6 +107,8 @@ def seconds_at_least(flops, nbytes, bandwidth, arithmetic):
     },
     edits("""
     ) - D => )  # gamma is missing: each layer keeps D numbers that do not depend on the tokens.
+    memory // (layers * itemsize) - D => (memory - D * itemsize) // (layers * itemsize)
+        gamma is taken off once; each layer keeps its own.
     ) - D => ) - D // layers  # gamma is taken off once; each layer keeps its own.
     (D + 1) => D  # rstd is missing: x_hat comes with one number per token.
     (D + 1) => (D + 2)  # x_hat needs no mean: it comes with rstd alone.

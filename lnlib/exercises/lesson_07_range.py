@@ -45,6 +45,8 @@ def _in_float64(x, gamma, eps):
     np.abs(x).max => x.max
         the largest x, without the absolute value: here the largest |x| is negative.
     .max( => .min(  # the smallest |x| of each row: divided by that, the largest one overflows.
+    np.abs(x).max(axis=-1, keepdims=True) => np.abs(x[:, :1])
+        the first entry of each row, which need not be its largest.
     + eps / s / s => + eps  # eps is not scaled with the row: it must be divided by s squared.
     + eps / s / s => + eps / s
         eps is divided by s; the mean of the squares shrinks with s squared.

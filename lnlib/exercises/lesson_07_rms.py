@@ -80,6 +80,10 @@ def _one_row():
     rstd * => rstd**2 *  # rstd squared: it enters once, x_hat has another in it already.
     np.outer => rstd**2 * np.outer
         rstd**3 goes with x_i x_j. With x_hat, two of the three are in it already.
+    np.outer => 0.5 * np.outer
+        half the route through rstd: the 2 of the square's derivative is missing.
+    rstd * (np.eye(D) - => (np.eye(D) - rstd *  # rstd is missing in the straight route.
+    rstd * (np.eye => (rstd * np.eye  # rstd is missing in the route through rstd.
     np.eye(D) => 1  # 1 stands in every entry; the straight route is the identity matrix, np.eye(D).
     np.outer(x_hat, x_hat) => x_hat * x_hat
         x_hat * x_hat is one row; the term needs all products: np.outer(x_hat, x_hat).
@@ -108,6 +112,7 @@ WRONG_BACKWARD = edits("""
         gamma stands in front of the mean; it differs from entry to entry, so it belongs inside.
     g = gamma * dy => g = dy  # gamma is missing.
     np.mean(g => np.mean(dy  # gamma is missing inside the mean, where the row's g is averaged.
+    - x_hat => + x_hat  # the term through rstd has the wrong sign.
     - x_hat => - 2 * x_hat
         twice the term through rstd: the 1/2 of the root's derivative is missing.
     np.mean => np.sum  # a sum where the mean of g * x_hat belongs: not divided by D.

@@ -31,7 +31,6 @@ WRONG = {
     ],
     "rms_forward_safe": [
         ("np.ldexp(one", "np.ldexp(1.0", "right, but float64"),
-        ("np.abs(x).max(axis=-1, keepdims=True)", "np.abs(x[:, :1])", "all sizes in one row"),
     ],
     "rms_forward_blocked": [
         ("y[block] *= gamma\n    return y", "pass\n    return gamma * y", "goes over 2048 rows"),
