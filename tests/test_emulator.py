@@ -118,7 +118,7 @@ MUTANTS = {
         "i < vectors ? wide(from[start + i]) : Vector<WIDTH>()",
         "wide(from[start + i])",
         "forward",
-        r"x\[\d+\] is out of range: .* wants to read it in line \d+, and x has 225 elements",
+        r"x\[\d+\] is out of range: .* wants to read it in line \d+, and x has 675 elements",
     ),
     "row offset in elements": (
         "(long long)blockIdx.x * vectors;  //",
@@ -148,7 +148,7 @@ MUTANTS = {
         "for (int k = 0; k < 2 * GROUPS; k++)\n        sums",
         "for (int k = 0; k <= 2 * GROUPS; k++)\n        sums",
         "backward",
-        r"sums\[2\d+\] is out of range: .* the shared array sums has 2048 elements",
+        r"sums\[4\d+\] is out of range: .* the shared array sums has 4096 elements",
     ),
     "wrong atomic index": ("dgamma[i * WIDTH + j]", "dgamma[i + j]", "backward_atomic", WRONG),
     "atomic index out of range": (
