@@ -20,8 +20,8 @@ def mutate(old, new, nth=0):
 
 RACE = "with no barrier in between"
 WRONG = None  # no diagnosis: the numbers are wrong
-# name: text, replacement, kernel, what the emulator says. Rows of 900 entries: forward has 2 warps in
-# a block, backward 8 with a row each.
+# name: text, replacement, kernel, what the emulator says. Rows of 900 entries: forward has 2
+# warps in a block, backward 8 with a row each.
 MUTANTS = {
     "barrier of block_sum removed": (BARRIER, "", "forward", RACE),
     "barrier between rows of sums removed": ((BARRIER, 1), "", "backward", RACE),
