@@ -29,8 +29,8 @@ def mutate(old, new, nth=0):
 
 RACE = "with no barrier in between"
 WRONG = None  # no diagnosis: the numbers are wrong
-# name: text, replacement, kernel, what the emulator says. Rows of 900 entries: forward has 2 warps in
-# a block, backward 8 with a row each.
+# name: text, replacement, kernel, what the emulator says. Rows of 900 entries: forward has 2
+# warps in a block, backward 8 with a row each.
 MUTANTS = {
     "barrier of block_sum removed": (BARRIER, "", "forward", RACE),
     "barrier between rows of sums removed": ((BARRIER, 1), "", "backward", RACE),
@@ -139,7 +139,7 @@ MUTANTS = {
         "i < vectors ? wide(from[start + i]) : Vector<WIDTH>()",
         "wide(from[start + i])",
         "forward",
-        r"x\[\d+\] is out of range: .* wants to read it in line \d+, and x has 225 elements",
+        r"x\[\d+\] is out of range: .* wants to read it in line \d+, and x has 675 elements",
     ),
     "row offset in elements": (
         "(long long)blockIdx.x * vectors;  //",
@@ -169,7 +169,7 @@ MUTANTS = {
         "for (int k = 0; k < 2 * GROUPS; k++)\n        sums",
         "for (int k = 0; k <= 2 * GROUPS; k++)\n        sums",
         "backward",
-        r"sums\[2\d+\] is out of range: .* the shared array sums has 2048 elements",
+        r"sums\[4\d+\] is out of range: .* the shared array sums has 4096 elements",
     ),
     "wrong atomic index": ("dgamma[i * WIDTH + j]", "dgamma[i + j]", "backward_atomic", WRONG),
     "atomic index out of range": (

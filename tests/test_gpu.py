@@ -470,7 +470,8 @@ def fullest(names):
         kernel, *numbers = re.split("[<>, ]+", name.rstrip(">"))
         if kernel in ("forward", "backward", "forward_looping", "backward_looping"):
             team = numbers[1 : 2 if kernel.endswith("looping") else 4]
-            largest[kernel, *team] = name  # the last has the most threads
+            held = int(numbers[0]) * int(numbers[4]) if kernel == "backward" else 0
+            largest[kernel, *team, held] = name  # the last has the most threads
     return list(largest.values())
 
 
