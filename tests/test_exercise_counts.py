@@ -68,14 +68,6 @@ def collected(*given):
     return np.concatenate(dx), sum(dgamma), sum(dbeta)
 
 
-def stored_late(dy, *given):
-    parts, dx, dgamma, dbeta = zip(*strips(dy, *given))
-    result = np.empty_like(dy)
-    for part, values in zip(parts, dx):
-        result[part] = values
-    return result, sum(dgamma), sum(dbeta)
-
-
 def rstd_first(x, gamma, eps, rows):
     y, rstd = np.empty_like(x), np.empty_like(x[:, :1])  # (N, D), (N, 1)
     for s in range(0, len(x), rows):
@@ -90,7 +82,6 @@ def rstd_first(x, gamma, eps, rows):
     [
         ("backward_by_strips", with_one_buffer, "4 values per element moved; 3 must"),
         ("backward_by_strips", collected, "(concatenate) goes over 301 rows at once"),
-        ("backward_by_strips", stored_late, "values per element go through memory, where 3 must"),
         ("rms_forward_blocked", rstd_first, "x comes from memory 2 times"),
     ],
 )

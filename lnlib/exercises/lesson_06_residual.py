@@ -28,13 +28,12 @@ def _residual_kernel():
     The registers of the row are NaN before, so that those which nobody fills can be seen.
     """
     source = read_source()
-    head = "template <int THREADS, int VECTORS, int WIDTH>\n__global__ void"
-    first = source.index(head + " __launch_bounds__(THREADS) forward(")
+    first = source.rindex("template", 0, source.index(" forward("))
     kernel = source[first : source.index("\n}\n", first) + 3]
     for old, new in (
         (" forward(", " add_forward("),
-        ("const Vector<WIDTH> *x,", "const Vector<WIDTH> *a, const Vector<WIDTH> *b,"),
-        ("Vector<WIDTH> *__restrict__ y,", "Vector<WIDTH> *s, Vector<WIDTH> *__restrict__ y,"),
+        ("const Vector<WIDTH, T> *x,", "const Vector<WIDTH> *a, const Vector<WIDTH> *b,"),
+        ("Vector<WIDTH, T> *__restrict__ y,", "Vector<WIDTH> *s, Vector<WIDTH> *__restrict__ y,"),
         ("load<THREADS>(x, start, vectors, xc)", "load_sum<THREADS>(a, b, s, start, vectors, xc)"),
         (
             "xc[VECTORS];\n",
@@ -57,8 +56,8 @@ def _launch_residual(function, threads=64, D=1000, counts=None):
     before, after = _residual_kernel()
     pieces, inputs = (before, source_of(function(), "load_sum"), after), _residual(D)
     rows = len(inputs["a"])
-    # `mean` is a float64 in the kernel: two float32 numbers
-    shapes = {"s": (rows, D), "y": (rows, D), "mean": (rows, 2), "rstd": (rows, 1)}
+    shapes = {"s": (rows, D), "y": (rows, D)}
+    shapes |= {name: (rows, 1) for name in ("mean", "mean_lo", "rstd")}
     numbers = {"eps": np.float32(1e-5), "D": np.int32(D)}
     try:
         results = launch(pieces, KERNELS[threads], rows, threads, inputs, shapes, numbers, counts)

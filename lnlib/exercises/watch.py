@@ -25,7 +25,7 @@ def blocks_are_used(function, arrays, numbers, matrices, cache_bytes):
     Score or str
         The values per element that moved, or what is wrong.
     """
-    _, steps = trace(lambda *given: function(*given, *numbers), *arrays.values())
+    result, steps = trace(lambda *given: function(*given, *numbers), *arrays.values())
     # check itself fills what np.empty gives; and who fills an array with one number reads no row
     steps = [step for step in steps if step.name != "fill"]
     rows, matrix = numbers[-1], arrays[matrices[0]]
@@ -37,13 +37,9 @@ def blocks_are_used(function, arrays, numbers, matrices, cache_bytes):
             "outside the loop, or are the pieces longer than rows?"
         )
     for name in matrices:
-        low, high = np.lib.array_utils.byte_bounds(arrays[name])
-        mine = [
-            step._replace(reads=[r for r in step.reads if low <= r[0] < high], writes=[])
-            for step in steps
-        ]
+        mine = _only(steps, [arrays[name]], writes=False)
         sizes = [size for step in mine for _, size in step.reads]
-        times = traffic([step for step in mine if step.reads], cache_bytes) / matrix.nbytes
+        times = traffic(mine, cache_bytes) / matrix.nbytes
         if times > 1.5:
             return (
                 f"The numbers are right, but {name} comes from memory {times:.0f} times. Do all "
@@ -54,13 +50,28 @@ def blocks_are_used(function, arrays, numbers, matrices, cache_bytes):
                 f"The numbers are right, but where rows is {rows}, no operation takes more than "
                 f"{max(sizes) / matrix[0].nbytes:.0f} row of {name}: NumPy starts too often."
             )
-    moved, least = traffic(steps, cache_bytes) / matrix.nbytes, len(matrices) + 1
+    # small temporaries are left out: where they lie, and so what they cost, is malloc's choice
+    of_matrices = _only(steps, [*(arrays[name] for name in matrices), result[0]])
+    moved, least = traffic(of_matrices, cache_bytes) / matrix.nbytes, len(matrices) + 1
     if moved > least + 1.5:  # one more: who begins with zeros writes the result twice
         return (
             f"The numbers are right, but {moved:.0f} values per element go through memory, where "
-            f"{least} must. Is something kept for later that could be stored at once?"
+            f"{least} must. Is the result made in several steps, over all rows each?"
         )
     return Score(f"{moved:.0f} values per element moved; {least} must.")
+
+
+def _only(steps, arrays, writes=True):
+    """Return the steps with only those operands that lie in the arrays."""
+    bounds = [np.lib.array_utils.byte_bounds(np.asarray(a)) for a in arrays]
+
+    def inside(operands):
+        return [o for o in operands if any(low <= o[0] < high for low, high in bounds)]
+
+    return [
+        step._replace(reads=inside(step.reads), writes=inside(step.writes) if writes else [])
+        for step in steps
+    ]
 
 
 def _longest(step):

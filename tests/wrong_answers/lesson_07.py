@@ -17,7 +17,7 @@ WRONG = {
         ),
     ],
     "rms_backward": [
-        ("np.mean(g", "-np.mean(g", "x_hat mean(g x_hat)"),
+        ("np.mean(g", "0.5 * np.mean(g", "Not right in this: x_hat mean(g x_hat)"),
         (NO_AXIS, "axis=(0, 1)", "for rows of shape (N, D) shape () where (5,) is asked"),
         (NO_AXIS, "axis=0", "shape (3, 5) where (5,) is asked"),
         ("g = gamma * dy", "dy *= gamma; g = dy", "changes dy in place"),
