@@ -54,7 +54,7 @@ MUTANTS = {
     ),
     "shuffles for fences": (
         "__threadfence();  // what",
-        "__shfl_sync(0xffffffff, 0, 0);",
+        "__shfl_sync(0xffffffff, 0, 0);  // what",
         "backward_single",
         "no __threadfence before that",
     ),
