@@ -132,7 +132,7 @@ def layer_norm_backward(dy, cache, *, out=None):
     With g = gamma * dy and x_hat = rstd * (xc - mean_lo), the formula of the reference is
     dx = rstd * g - slope * xc + (slope * mean_lo - rstd * mean(g)), where
     slope = rstd ** 2 * mean(g * x_hat). If mean(g) is large against what is left in dx, a block is
-    done again with g - mean(g) for g, and the mean of that for mean(g).
+    done again, with dy centred before gamma multiplies it.
     """
     dy, dtype = check_backward(dy, cache, BlockedCache)
     dx = check_out(out, dy, dtype, dy, *cache[:5])
@@ -165,8 +165,10 @@ def layer_norm_backward(dy, cache, *, out=None):
         _finish(g, mean_g, mean_gx, xc, lo, r, terms, out=flat_dx[b])
         size = np.sqrt(np.vdot(flat_dx[b], flat_dx[b]) / dy_b.size)
         if not np.max(r * np.abs(mean_g)) <= size < np.inf:
-            np.multiply(gamma, dy_b, out=g)
-            g -= mean_g[:, None]
+            mean_dy = _row_mean(dy_b, np.ones_like(gamma))
+            np.subtract(dy_b, mean_dy[:, None], out=g)
+            g *= gamma
+            g += np.multiply(mean_dy[:, None], gamma - gamma.mean(), out=terms)
             mean_g, mean_gx = _row_mean(g, np.ones_like(gamma)), _row_mean(g, xc)
             g *= r[:, None]
             _finish(g, mean_g, mean_gx, xc, lo, r, terms, out=flat_dx[b])

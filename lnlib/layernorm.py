@@ -2,13 +2,13 @@
 
 The layer is from Ba, Kiros and Hinton [1]_, the formula for dx is derived in lesson 01. Forward,
 x is centred twice, as the corrected two-pass algorithm [2]_ does: the second mean is what rounding
-left of the first. Backward, gamma * dy is centred twice, for the same reason. Complex input is
-never conjugated, so that the complex step [3]_ goes through.
+left of the first. Backward, dy is centred before gamma multiplies it, and the product again.
+Complex input is never conjugated, so that the complex step [3]_ goes through.
 
 The promise, in float32, for offsets of x up to 1e7, means of dy up to 1e4 and up to 1e6 rows: an
 error is at most 4e-7 of the size that its array has where nothing cancels. That is, for y,
-max |gamma| * max |x_hat| + max |beta|; for dx the largest rstd * |g - mean(g)|, where g is
-gamma * dy as float32 rounds it; for dgamma and dbeta the largest sum over the rows of
+max |gamma| * max |x_hat| + max |beta|; for dx the largest rstd * |g - mean(g)|, where
+g = gamma * dy; for dgamma and dbeta the largest sum over the rows of
 |dy| * (1 + |x_hat|) and of |dy|. For random data these are about the arrays' largest entries.
 
 References
@@ -109,9 +109,8 @@ def layer_norm_backward(dy, cache):
     """
     dy, dtype = check_backward(dy, cache, LayerNormCache)
     x_hat, rstd, gamma = cache
-    g = gamma * dy  # (..., D), the gradient of x_hat
+    g = _scaled(gamma, dy)  # (..., D), the gradient of x_hat, less a constant
     g -= g.mean(axis=-1, keepdims=True)  # what moves the mean
-    g -= g.mean(axis=-1, keepdims=True)  # that mean was rounded: take away the rest
     g -= x_hat * np.mean(g * x_hat, axis=-1, keepdims=True)  # what moves the variance
     dx = rstd * g  # (..., D)
     rows = tuple(range(dy.ndim - 1))
@@ -143,8 +142,7 @@ def layer_norm_backward_staged(dy, x, gamma, eps=1e-5):
     wide = np.result_type(x_hat, dy, np.float64)
     dbeta = np.sum(dy, axis=rows, dtype=wide)  # (D,)     y = gamma * x_hat + beta
     dgamma = np.sum(dy * x_hat, axis=rows, dtype=wide)  # (D,)
-    dx_hat = gamma * dy  # (..., D)
-    dx_hat -= dx_hat.mean(axis=-1, keepdims=True)  # x_hat sums to 0: this moves only the rounding
+    dx_hat = _scaled(gamma, dy)  # (..., D), less a constant: x_hat sums to 0, it moves nothing
     dxc = dx_hat * rstd  # (..., D)     x_hat = xc * rstd, the direct way
     drstd = np.sum(dx_hat * xc, axis=-1, keepdims=True)  # (..., 1)     and through rstd
     dstd = -drstd * rstd * rstd  # (..., 1)     rstd = 1 / std
@@ -153,6 +151,18 @@ def layer_norm_backward_staged(dy, x, gamma, eps=1e-5):
     dmean = -np.sum(dxc, axis=-1, keepdims=True)  # (..., 1)     xc = x - mean, through mean
     dx = (dxc + dmean / D) / scale  # (..., D)     mean = sum(x) / D
     return tuple(d.astype(dtype, copy=False) for d in (dx, dgamma, dbeta))
+
+
+def _scaled(gamma, dy):
+    """Return gamma * dy - mean(gamma) * mean(dy), with dy centred before gamma multiplies it.
+
+    Adding a constant to all entries of g does not change dx. Without this one, a large mean of dy
+    would be rounded in every product gamma * dy, each time differently.
+    """
+    mean = dy.mean(axis=-1, keepdims=True, dtype=np.result_type(dy, gamma))  # (..., 1)
+    g = gamma * (dy - mean)  # (..., D)
+    g += mean * (gamma - gamma.mean())
+    return g
 
 
 def _rescale(x, eps):
