@@ -137,7 +137,7 @@ def gradcheck(
 def directional_check(forward, backward, x, gamma, beta, *, method="central", rtol=None, seed=0):
     """Move x, gamma and beta along one random direction: does the loss change as predicted?
 
-    A dozen or more forward passes find out how far x can be moved, one or two more do it, whatever
+    Twenty to ninety forward passes find out how far x can be moved, one or two more do it, whatever
     the size of x; gamma and beta move by gamma's size. The prediction is the sum of gradient times
     step really taken; the error is relative to the root of the sum of squared terms.
 
@@ -246,7 +246,8 @@ def _scales(forward, point, dy, rng):
     """Return the length on which y bends, and the yardstick, of x (row by row), gamma and beta.
 
     All rows of x move along a random direction, half as far each time. A row's length is the first
-    distance at which y bends little: half as far makes half the change, nearly. Its yardstick is
+    distance at which y bends little: half as far makes half the change, nearly. (So each row is
+    taken to have one such length.) Its yardstick is
     the steepest mean slope of dy * y up to there and up to 8 times as far. (The slope at x itself
     may be a remainder: with D = 2 LayerNorm's is what two large numbers leave of each other.)
     """

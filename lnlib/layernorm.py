@@ -7,9 +7,8 @@ Complex input is never conjugated, so that the complex step [3]_ goes through.
 
 The promise, in float32, for offsets of x up to 1e7, means of dy up to 1e4 and up to 1e6 rows: an
 error is at most 4e-7 of the size that its array has where nothing cancels. That is, for y,
-max |gamma| * max |x_hat| + max |beta|; for dx the largest rstd * |g - mean(g)|, where
-g = gamma * dy; for dgamma and dbeta the largest sum over the rows of
-|dy| * (1 + |x_hat|) and of |dy|. For random data these are about the arrays' largest entries.
+max |gamma| * max |x_hat| + max |beta|; for dx the largest rstd * |g - mean(g)|, where g is
+gamma * dy; for dgamma and dbeta the largest sum over the rows of |dy| * (1 + |x_hat|) and of |dy|.
 
 References
 ----------

@@ -3,7 +3,7 @@
 Every result of an operation is rounded to the dtype of x, float16 included: these functions are
 here to be compared. (Inside one sum NumPy adds float16 numbers up in float32.) They return shape
 (...,) for x of shape (..., D), and raise TypeError if x is not real and floating-point, ValueError
-if D is 0 or more than the dtype can count to (65504 in float16).
+if D is 0 or more than the dtype can hold (65504 in float16).
 """
 
 import numpy as np
