@@ -26,17 +26,19 @@ BUGS = []  # filled by the functions below, in their order
 
 
 def _exhibit(name, forgets):
-    def hang(backward):
+    """Put the decorated backward pass into the museum."""
+
+    def register(backward):
         BUGS.append(Bug(name, forgets, backward))
         return backward
 
-    return hang
+    return register
 
 
 def _wrong_dx(name, forgets):
     """Exhibit a wrong dx(dy, g, x_hat, rstd, gamma), where g = gamma * dy; the rest is right."""
 
-    def hang(dx_of):
+    def register(dx_of):
         @_exhibit(name, forgets)
         def backward(dy, cache):
             _, dgamma, dbeta = layer_norm_backward(dy, cache)
@@ -44,7 +46,7 @@ def _wrong_dx(name, forgets):
 
         return backward
 
-    return hang
+    return register
 
 
 @_wrong_dx("no mean term", "that every x moves the mean")

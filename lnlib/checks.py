@@ -28,7 +28,7 @@ def check_eps(eps):
     """Return eps as a float; TypeError if it is not a real number, ValueError if negative."""
     if not isinstance(eps, Real) or isinstance(eps, bool):
         raise TypeError(f"eps must be a real number, got {type(eps).__name__}")
-    if not 0 <= eps <= np.finfo(np.float64).max:
+    if not 0 <= eps <= float(np.finfo(np.float64).max):
         raise ValueError(f"eps must be finite and not negative, got {str(eps):.20}")
     return float(eps)
 

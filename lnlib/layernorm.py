@@ -5,10 +5,11 @@ x is centred twice, as the corrected two-pass algorithm [2]_ does: the second me
 left of the first. Backward, gamma * dy is centred twice, for the same reason. Complex input is
 never conjugated, so that the complex step [3]_ goes through.
 
-The promise, in float32: y, dx, dgamma and dbeta are wrong by at most 4e-7, for offsets of x up to
-1e7, means of dy up to 1e4 and up to 1e6 rows. For y and dx that is relative to the largest entry
-of the array (dx for D > 2, where something is left of it), for dgamma and dbeta to the largest
-entry where nothing cancels, else to the sum of the sizes of the terms.
+The promise, in float32, for offsets of x up to 1e7, means of dy up to 1e4 and up to 1e6 rows: an
+error is at most 4e-7 of the size that its array has where nothing cancels. That is, for y,
+max |gamma| * max |x_hat| + max |beta|; for dx the largest rstd * |g - mean(g)|, where g is
+gamma * dy as float32 rounds it; for dgamma and dbeta the largest sum over the rows of
+|dy| * (1 + |x_hat|) and of |dy|. For random data these are about the arrays' largest entries.
 
 References
 ----------
@@ -143,8 +144,7 @@ def layer_norm_backward_staged(dy, x, gamma, eps=1e-5):
     dbeta = np.sum(dy, axis=rows, dtype=wide)  # (D,)     y = gamma * x_hat + beta
     dgamma = np.sum(dy * x_hat, axis=rows, dtype=wide)  # (D,)
     dx_hat = gamma * dy  # (..., D)
-    for _ in "12":  # x_hat sums to 0, so a constant in dx_hat moves nothing but the rounding
-        dx_hat -= dx_hat.mean(axis=-1, keepdims=True)
+    dx_hat -= dx_hat.mean(axis=-1, keepdims=True)  # x_hat sums to 0: this moves only the rounding
     dxc = dx_hat * rstd  # (..., D)     x_hat = xc * rstd, the direct way
     drstd = np.sum(dx_hat * xc, axis=-1, keepdims=True)  # (..., 1)     and through rstd
     dstd = -drstd * rstd * rstd  # (..., 1)     rstd = 1 / std

@@ -2,7 +2,13 @@
 
 import matplotlib.pyplot as plt
 import numpy as np
-from matplotlib.colors import ListedColormap
+
+from . import variance
+from .cost import cost
+from .gradcheck import gradcheck
+from .layernorm import layer_norm_backward, layer_norm_forward
+from .textbook import backward_means, forward_means
+from .trace import trace
 
 # Okabe and Ito's palette, https://jfly.uni-koeln.de/color/: told apart by colour-blind readers.
 BLUE, ORANGE, GREEN, RED = "#0072B2", "#E69F00", "#009E73", "#D55E00"
@@ -33,94 +39,178 @@ def use_style():
     )
 
 
-def story(jacobian, kept, gradient_errors, output_errors, moved, passes):
-    """Draw the course in six panels: a matrix, three pairs of bars, two sets of curves."""
-    fig, axes = plt.subplots(2, 3, figsize=(15, 8.4))
-    limit = np.abs(jacobian).max()
-    axes[0, 0].imshow(jacobian, cmap="RdBu", vmin=-limit, vmax=limit)
+def story():
+    """Measure and draw the course in six panels; return the numbers shown, by name."""
+    shown = _story_numbers()
+    fig, axes = plt.subplots(3, 2, figsize=(9.6, 11))
+    image = axes[0, 0].imshow(shown["jacobian"], cmap="RdBu", vmin=-1, vmax=1)
+    fig.colorbar(image, ax=axes[0, 0], label="change of the output")
     axes[0, 0].set(xlabel="the x that moves", ylabel="the output that answers")
     axes[0, 0].grid(False)
-    bars = (
-        (axes[0, 1], kept, "kept for backward (MiB)"),
-        (axes[1, 1], moved, "values moved per element"),
-        (axes[1, 2], passes, "passes over the data"),
-    )
-    for ax, values, unit in bars:
-        shown = ax.bar(list(values), list(values.values()), 0.6, color=[RED, GREEN])
-        ax.bar_label(shown, fmt="%.0f")
+    bars = {
+        "kept": (axes[0, 1], "kept for backward (MiB)"),
+        "moved": (axes[2, 0], "values moved per element"),
+        "passes": (axes[2, 1], "operations on all the data"),
+    }
+    for name, (ax, unit) in bars.items():
+        values = shown[name]
+        drawn = ax.bar(list(values), list(values.values()), 0.6, color=[RED, GREEN])
+        ax.bar_label(drawn, fmt="%.0f")
         ax.set(ylabel=unit, ylim=(0, 1.2 * max(values.values())))
         ax.grid(axis="x", visible=False)
-    curves = (
-        (axes[0, 2], gradient_errors, (RED, GREEN), "step h"),
-        (axes[1, 0], output_errors, (RED, ORANGE, GREEN), "offset of x (spread 1)"),
-    )
-    for ax, (x, named), colors, xlabel in curves:
+    curves = {
+        "gradient errors": (axes[1, 0], "step h", (RED, GREEN)),
+        "output errors": (axes[1, 1], "offset of x (spread 1)", (RED, ORANGE, GREEN)),
+    }
+    for name, (ax, xlabel, colors) in curves.items():
+        x, named = shown[name]
         for (label, values), color, width in zip(named.items(), colors, (5, 3, 2)):
-            shown = np.nan_to_num(values, nan=1e3)  # not finite: at the upper edge
-            ax.loglog(x, shown, "o-", color=color, lw=width, label=label)
+            ax.loglog(x, values, "o-", color=color, lw=width, label=label)
         ax.set(xlabel=xlabel, ylabel="relative error")
         ax.legend(fontsize=12)
+    holed = shown["rows not finite"] > 0  # hollow: what is not finite cannot be drawn
+    x, named = shown["output errors"]
+    axes[1, 1].plot(x[holed], np.array(named["naive"])[holed], "o", mfc="white", mec=RED, zorder=5)
+    axes[1, 1].text(x[holed][0], 1e3, "hollow: some rows\nnot finite as well", fontsize=11)
+    axes[1, 1].set(ylim=(2e-8, 2e4))
+    axes[1, 1].legend(fontsize=12, loc="center left", bbox_to_anchor=(0, 0.62))
     questions = (
         "Who answers whom?",
         "What must be kept?",
         "Is the gradient right?",
         "Where do the digits go?",
         "What does it cost?",
-        "How few passes?",
+        "How few operations?",
     )
     for number, (ax, question) in enumerate(zip(axes.flat, questions), start=1):
-        ax.set_title(f"{number:02} · {question}")
-    return fig, axes
+        ax.set_title(f"{number:02} · {question}", fontsize=14)
+    return shown
 
 
-def computation_graph():
-    """Draw the graph of y: boxes for the nodes, arrows for what enters where."""
-    fig, ax = plt.subplots(figsize=(11, 3.6))
-    nodes = {
-        "x": (0, 1),
-        "mean": (1.5, 0),
-        "xc": (3, 1),
-        "var": (4.5, 0),
-        "rstd": (6, 0),
-        "x_hat": (7.5, 1),
-        "y": (9.5, 1),
-        "gamma": (8.5, 2),
-        "beta": (10.5, 2),
+def _story_numbers():
+    """Compute what `story` shows."""
+    rng = np.random.default_rng(seed=0)
+    row, gain, shift = rng.standard_normal(8), rng.uniform(0.5, 2, 8), rng.standard_normal(8)
+    _, cache = layer_norm_forward(row, np.ones(8), np.zeros(8))
+    layer = layer_norm_forward, layer_norm_backward, row[None], gain, shift
+    steps = 10.0 ** np.arange(-13, -0.5)
+    gradients = {
+        name: [gradcheck(*layer, method=method, h=h).errors["dx"] for h in steps]
+        for name, method in (("central difference", "central"), ("complex step", "complex"))
     }
-    labels = {
-        "x": "$x$",
-        "mean": r"$\mathrm{mean}$",
-        "xc": "$x_c$",
-        "var": r"$\mathrm{var}$",
-        "rstd": r"$\mathrm{rstd}$",
-        "x_hat": r"$\hat{x}$",
-        "y": "$y$",
-        "gamma": r"$\gamma$",
-        "beta": r"$\beta$",
+    offsets = 0.37 + 10.0 ** np.arange(8)
+    forwards = {"naive": _naive, "two-pass": forward_means, "lnlib": layer_norm_forward}
+    by_row = {name: [_errors_at(o, f) for o in offsets] for name, f in forwards.items()}
+    N, D = 1024, 768
+    ways = "forward", "backward"
+    cost_of = {"textbook": "textbook", "lnlib": "blocked"}
+    tokens, grain = rng.standard_normal((N, D)), np.ones(D)  # (N, D), (D,)
+    (_, kept), first = trace(forward_means, tokens, grain, grain)
+    _, second = trace(lambda dy: backward_means(dy, kept), tokens)
+    return {
+        "jacobian": np.eye(8) - 1 / 8 - np.outer(cache.x_hat, cache.x_hat) / 8,  # (8, 8)
+        "kept": {"all arrays": 4 * (N * D + N) / 2**18, "lnlib": (N * D + N + D) / 2**18},  # MiB
+        "gradient errors": (steps, gradients),
+        "output errors": (offsets, {n: [np.nanmax(e) for e in es] for n, es in by_row.items()}),
+        "rows not finite": np.array([np.isnan(e).sum() for e in by_row["naive"]]),
+        "moved": {
+            name: sum(cost(variant, way, N, D).moved for way in ways) / (4 * N * D)
+            for name, variant in cost_of.items()
+        },
+        # fused: one kernel forward, one backward
+        "passes": {"textbook": sum(s.flops >= N * D for s in first + second), "fused": 2},
     }
-    arrows = "x-mean x-xc mean-xc xc-var var-rstd rstd-x_hat xc-x_hat x_hat-y gamma-y beta-y"
-    for arrow in arrows.split():
+
+
+def _naive(x, gamma, beta, eps=1e-5):
+    rstd = 1 / np.sqrt(variance.naive(x) + eps)[:, None]  # (N, 1)
+    return gamma * (x - x.mean(axis=-1, keepdims=True)) * rstd + beta, None  # (N, D)
+
+
+def _errors_at(offset, forward):
+    """Return the relative error of each row of y in float32, (64,); NaN if it is not finite."""
+    x = (offset + np.random.default_rng(1).standard_normal((64, 256))).astype(np.float32)
+    ones, zeros = np.ones(256, np.float32), np.zeros(256, np.float32)
+    with np.errstate(invalid="ignore"):
+        y = forward(x, ones, zeros)[0]  # (64, 256)
+    right, _ = layer_norm_forward(x.astype(np.float64), ones, zeros)
+    return np.abs(y - right).max(axis=-1) / np.abs(right).max()
+
+
+# The graph of y: where its nodes stand, how they are written, and what enters where.
+GRAPH = {
+    "x": ((0, 2), "x"),
+    "mean": ((1.4, 0), r"\mathrm{mean}"),
+    "xc": ((2.8, 2), "x_c"),
+    "var": ((4.1, 0), r"\mathrm{var}"),
+    "rstd": ((5.8, 0), r"\mathrm{rstd}"),
+    "x_hat": ((5.8, 2), r"\hat{x}"),
+    "gamma": ((7.2, 0), r"\gamma"),
+    "beta": ((9.6, 0), r"\beta"),
+    "y": ((8.4, 2), "y"),
+}
+ARROWS = "x-mean x-xc mean-xc xc-var var-rstd rstd-x_hat xc-x_hat x_hat-y gamma-y beta-y".split()
+
+
+def computation_graph(title, nodes=None, edges=None, backward=False):
+    """Draw the graph of y, with numbers at nodes and edges ("x-mean") if given.
+
+    Backward, the arrows point from y to x, and each node is named by its gradient.
+    """
+    fig, ax = plt.subplots(figsize=(8.6, 5.2 if nodes else 3.4))
+    patches = {}
+    for name, (place, symbol) in GRAPH.items():
+        text = f"$d{symbol}$" if backward else f"${symbol}$"
+        if nodes:
+            text += "\n" + numbers(nodes[name], "\n")
+        style = {"boxstyle": "round,pad=0.35", "fc": "white", "ec": GREY, "lw": 1.5}
+        box = ax.text(
+            *place, text, ha="center", va="center", fontsize=14 if nodes else 19, bbox=style
+        )
+        patches[name] = box.get_bbox_patch()
+    for arrow in ARROWS:
         start, end = arrow.split("-")
         through_statistics = {start, end} & {"mean", "var", "rstd"}
-        ax.annotate(
-            "",
-            nodes[end],
-            nodes[start],
-            arrowprops={
-                "arrowstyle": "-|>",
-                "lw": 2.5,
-                "shrinkA": 30,
-                "shrinkB": 32,
-                "color": RED if through_statistics else BLUE,
-            },
-        )
-    for name, (column, row) in nodes.items():
-        box = {"boxstyle": "round,pad=0.45", "fc": "white", "ec": GREY, "lw": 1.5}
-        ax.text(column, row, labels[name], ha="center", va="center", fontsize=18, bbox=box)
-    ax.set(xlim=(-0.6, 11.1), ylim=(-0.5, 2.5))
-    ax.set_title(r"Along how many paths does $\mathbf{x}$ reach $\mathbf{\hat{x}}$?")
+        style = {"arrowstyle": "<|-" if backward else "-|>", "lw": 2.5, "shrinkA": 3, "shrinkB": 3}
+        style |= {"patchA": patches[start], "patchB": patches[end]}
+        style["color"] = RED if through_statistics else BLUE
+        start, end = np.array(GRAPH[start][0]), np.array(GRAPH[end][0])
+        ax.annotate("", end, start, arrowprops=style)
+        if edges:
+            middle = (start + end) / 2 + (0, 0.18 if start[1] == end[1] else 0)
+            style = {"boxstyle": "square,pad=0.1", "fc": "white", "ec": "none"}
+            text = numbers(edges[arrow], " ")
+            ax.text(*middle, text, ha="center", va="center", fontsize=12, bbox=style)
+    ax.set(xlim=(-0.6, 10.1), ylim=(-0.7, 2.7) if nodes else (-0.3, 2.3))
+    ax.set_title(title)
     ax.axis("off")
     return fig, ax
+
+
+def numbers(values, between):
+    """Write a number, or a row of numbers, briefly."""
+    text = between.join(f"{value + 0:g}" for value in np.ravel(values))  # + 0: no "-0"
+    return text.replace("-", "\N{MINUS SIGN}")
+
+
+def sharing_a_mean():
+    """Draw two (B, T, D) blocks: the numbers that share a mean in LayerNorm and in BatchNorm."""
+    fig, axes = plt.subplots(1, 2, figsize=(8, 4), subplot_kw={"projection": "3d"})
+    t, d, b = np.indices((4, 6, 3))
+    shared = {"LayerNorm": (b == 2) & (t == 3), "BatchNorm": d == 0}
+    for ax, (name, group) in zip(axes, shared.items()):
+        colors = np.where(group, ORANGE, "#e4edf5")
+        ax.voxels(np.ones(group.shape), facecolors=colors, edgecolor=BLACK, lw=0.7, shade=False)
+        ax.set_box_aspect((4, 6, 3), zoom=1.15)
+        ax.axis("off")
+        for place, axis in (
+            ((1.5, -1.2, -0.6), "$T$"),
+            ((4.6, 3, -0.6), "$D$"),
+            ((-0.7, 0, 1), "$B$"),
+        ):
+            ax.text(*place, axis, fontsize=20)
+        ax.set_title(name, loc="center")
+    return fig, axes
 
 
 def matrix(ax, values, title, limit):
@@ -134,25 +224,24 @@ def matrix(ax, values, title, limit):
 
 def tangent_circle(x_hat, g, tangent):
     """Draw, in the plane of centred rows for D = 3, which part of g survives; all three (2,)."""
-    fig, ax = plt.subplots(figsize=(8, 5.6))
+    fig, ax = plt.subplots(figsize=(6.4, 6.6))
     angle = np.linspace(0, 2 * np.pi, 200)
     ax.plot(np.sqrt(3) * np.cos(angle), np.sqrt(3) * np.sin(angle), color=GREY, lw=1.5)
     ax.plot(*np.transpose([0 * x_hat, 1.6 * x_hat]), ":", color=GREY)
-    ax.plot(*np.transpose([x_hat + g, x_hat + tangent]), "--", color=GREY)
+    ax.plot(*np.transpose([x_hat + g, x_hat + tangent]), "--", color=GREY, label="removed")
     ax.plot(*x_hat, "o", color=BLACK, ms=10)
-    ax.annotate(r"$\hat{x}$", x_hat, (-8, -26), textcoords="offset points", fontsize=20)
+    ax.annotate(r"$\hat{x}$", x_hat, (-8, -28), textcoords="offset points", fontsize=20)
     arrows = (
         (g, ORANGE, "$g$ without its mean"),
         (tangent, BLUE, r"$dx\,/\,\mathrm{rstd}$"),
     )
     for vector, color, label in arrows:
-        ax.quiver(*x_hat, *vector, color=color, angles="xy", scale_units="xy", scale=1, width=0.012)
+        ax.quiver(*x_hat, *vector, color=color, angles="xy", scale_units="xy", scale=1, width=0.014)
         ax.plot([], [], color=color, lw=5, label=label)
-    ax.set(xlim=(-2, 2.9), ylim=(-2, 2.9), xlabel="first axis of the plane", ylabel="second axis")
+    ax.set(xlim=(-2, 3), ylim=(-2, 3), xlabel="first axis of the plane", ylabel="second axis")
     ax.set_aspect("equal")
-    ax.set_axisbelow(True)
-    ax.legend(loc="upper left", bbox_to_anchor=(1, 1))
-    ax.set_title("Which part of the gradient survives?")
+    ax.legend(loc="lower center", bbox_to_anchor=(0.5, 1), ncols=3, fontsize=12)
+    fig.suptitle("Which part of the gradient survives?", weight="bold", x=0.02, ha="left")
     return fig, ax
 
 
@@ -171,37 +260,47 @@ def number_line(ax, points, spacing, title, xlabel):
     ax.set_title(title)
 
 
-def x_hat_bars(ax, computed, truth, title):
-    """Compare a computed row (blue bars) with the truth (black dashes); 'not finite' is said so."""
-    index = np.arange(len(truth))
+def log_points(ax, x, y, limits, marker, color, label=None):
+    """Plot y on log axes; what is beyond the limits, or not finite, stands hollow at their edge."""
+    x, y, (low, high) = np.asarray(x), np.nan_to_num(y, nan=np.inf), limits
+    inside = (low <= y) & (y <= high)
+    ax.loglog(x, np.where(inside, y, np.nan), marker, color=color, label=label)
+    edge = np.clip(y, low, high)[~inside]
+    ax.loglog(x[~inside], edge, marker[0], color=color, mfc="white", mew=1.5)
+
+
+def x_hat_bars(ax, computed, stored, original, title):
+    """Compare a computed row with the right one for the stored x and for x before it was stored."""
+    index = np.arange(len(stored))
     finite = np.isfinite(computed)
-    ax.bar(index[finite], np.clip(computed[finite], -4, 4), color=SKY)
-    ax.plot(index, truth, "_", color=BLACK, ms=18, mew=3)
+    shown = np.clip(computed[finite], -4, 4)
+    bars = ax.bar(index[finite], shown, color=SKY, label="computed")
+    dashes = ax.plot(index, stored, "_", color=BLACK, ms=13, mew=3, label="right for the stored x")
+    rings = ax.plot(index, original, "o", color=RED, mfc="none", label="right before storing")
     if not finite.all():
-        ax.text(len(truth) / 2 - 0.5, 3, "not finite", ha="center", color=RED, weight="bold")
+        ax.text(len(stored) / 2 - 0.5, 3, "not finite", ha="center", color=RED, weight="bold")
     ax.set(ylim=(-4, 4), xticks=[])
     ax.grid(axis="x", visible=False)
     ax.set_title(title, fontsize=13)
+    return [bars, *dashes, *rings]
 
 
 def verdicts(caught, rows, columns):
-    """Show a table of booleans: blue cells say "caught" (True), orange ones "missed" (False)."""
-    fig, ax = plt.subplots(figsize=(13, 8))
-    ax.pcolormesh(
-        np.asarray(caught), cmap=ListedColormap(["#F6D5A8", "#A9D3EE"]), edgecolor="white", lw=2
-    )
-    for i, row in enumerate(caught):
-        for j, value in enumerate(row):
-            text = "caught" if value else "missed"
-            ax.text(j + 0.5, i + 0.5, text, ha="center", va="center", fontsize=11)
-    ax.invert_yaxis()
+    """Show a table of booleans: a full blue dot says "caught" (True), an orange ring "missed"."""
+    caught = np.asarray(caught)
+    fig, ax = plt.subplots(figsize=(3.2 + 0.42 * len(columns), 2.6 + 0.34 * len(rows)))
+    for shown, color, face, label in (
+        (caught, BLUE, BLUE, "caught"),
+        (~caught, RED, "white", "missed"),
+    ):
+        i, j = np.nonzero(shown)
+        ax.scatter(j, i, s=130, color=color, facecolor=face, lw=2.5, label=label)
+    ax.set(xlim=(-0.6, len(columns) - 0.4), ylim=(len(rows) - 0.4, -0.6))
     ax.xaxis.tick_top()
-    ax.set_xticks(np.arange(len(columns)) + 0.5, columns)
-    ax.set_yticks(np.arange(len(rows)) + 0.5, rows)
-    for label in ax.get_xticklabels():
-        label.set(rotation=35, ha="left", rotation_mode="anchor")
+    ax.set_xticks(range(len(columns)), columns, rotation=60, ha="left", rotation_mode="anchor")
+    ax.set_yticks(range(len(rows)), rows)
     ax.tick_params(length=0)
-    ax.grid(False)
     ax.spines[:].set_visible(False)
     fig.suptitle("Which check catches which bug?", weight="bold", x=0.02, ha="left")
+    fig.legend(loc="outside lower center", ncols=2)
     return fig, ax

@@ -3,7 +3,7 @@
 Every result of an operation is rounded to the dtype of x, float16 included: these functions are
 here to be compared. (Inside one sum NumPy adds float16 numbers up in float32.) They return shape
 (...,) for x of shape (..., D), and raise TypeError if x is not real and floating-point, ValueError
-if D is 0.
+if D is 0 or more than the dtype can count to (65504 in float16).
 """
 
 import numpy as np
@@ -55,9 +55,10 @@ def corrected_two_pass(x):
 
 
 def welford(x):
-    """Update mean and sum of squares entry by entry. One pass, no cancellation [1]_.
+    """Update mean and sum of squares entry by entry. One pass over x, no cancellation [1]_.
 
-    A loop over D, vectorised over the rows. Relative error about D * u + u * mean / std.
+    A loop over D, vectorised over the rows. Relative error about u * (sqrt(D) + mean / std) for
+    random x: each entry adds a rounding to both.
 
     References
     ----------
@@ -79,8 +80,10 @@ def _rows(x):
     if np.iscomplexobj(x):
         raise TypeError(f"x must be real, got dtype {x.dtype}")
     check_rows(x)
+    if x.shape[-1] > float(np.finfo(x.dtype).max):
+        raise ValueError(f"D = {x.shape[-1]} is more than {x.dtype} can hold: no dividing by it")
     return x
 
 
 def _mean(x):
-    return x.sum(axis=-1, dtype=x.dtype) / x.shape[-1]  # (...,)
+    return x.sum(axis=-1) / x.shape[-1]  # (...,)

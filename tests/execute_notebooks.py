@@ -1,7 +1,8 @@
 """Execute notebooks in place and normalise them: python tests/execute_notebooks.py [path ...].
 
 Without paths: all notebooks of the course. What is written depends only on sources and results: no
-timings, no version of Python, execution counts 1..N.
+timings, no version of Python, execution counts 1..N. A cell's metadata "alt" is the alt text of the
+figure that it draws; it is kept, and written beside the figure too.
 """
 
 import base64
@@ -73,12 +74,15 @@ def execute(path):
     client.execute()
     notebook.metadata = nbformat.from_dict(METADATA)
     for cell, slide_type in zip(notebook.cells, slide_types(notebook.cells)):
-        cell.metadata = {key: value for key, value in cell.metadata.items() if key == "tags"}
+        kept = {key: value for key, value in cell.metadata.items() if key in ("tags", "alt")}
+        cell.metadata = nbformat.from_dict(kept)
         cell.metadata["slideshow"] = {"slide_type": slide_type}
         if "outputs" in cell:  # a widget lives in its kernel only
             cell.outputs = [o for o in cell.outputs if WIDGET not in o.get("data", {})]
             for output in cell.outputs:
                 output.get("metadata", {}).clear()
+                if "alt" in cell.metadata and "image/png" in output.get("data", {}):
+                    output.metadata["image/png"] = {"alt": cell.metadata.alt}
     nbformat.validate(notebook)
     nbformat.write(notebook, path)
     if path == README_FIGURE[0]:

@@ -1,4 +1,4 @@
-"""The layer in 60-digit decimal arithmetic, straight from the definition, for any platform."""
+"""The layer in 60-digit decimal arithmetic and in float64, straight from the definition."""
 
 from decimal import Decimal, localcontext
 
@@ -31,3 +31,25 @@ def norm_wise(value, truth, scale=None):
     scale = np.abs(truth).max() if scale is None else scale
     with np.errstate(invalid="ignore"):
         return float(np.max(np.abs(value - truth) / scale))
+
+
+def promised(dy, x, gamma, beta, eps=1e-5):
+    """Return y, dx, dgamma, dbeta in float64, and the sizes to which the promise is relative."""
+    g = (gamma * dy).astype(np.float64)  # what the dtype makes of it counts as data
+    eps = float(x.dtype.type(eps))
+    dy, x, gamma, beta = (a.astype(np.float64) for a in (dy, x, gamma, beta))
+    xc = x - x[:, :1]  # (N, D), exact, and small
+    xc -= xc.mean(axis=-1, keepdims=True)
+    rstd = 1 / np.sqrt(np.mean(xc * xc, axis=-1, keepdims=True) + eps)
+    x_hat = xc * rstd
+    for _ in range(2):
+        g -= g.mean(axis=-1, keepdims=True)
+    dx = rstd * (g - x_hat * np.mean(g * x_hat, axis=-1, keepdims=True))
+    results = gamma * x_hat + beta, dx, (dy * x_hat).sum(axis=0), dy.sum(axis=0)
+    sizes = (
+        np.abs(gamma).max() * np.abs(x_hat).max() + np.abs(beta).max(),
+        (rstd * np.abs(g)).max(),
+        (np.abs(dy) * (1 + np.abs(x_hat))).sum(axis=0),
+        np.abs(dy).sum(axis=0),
+    )
+    return results, sizes

@@ -1,5 +1,14 @@
 """Kernels with a mistake in them: none may leave the emulator with right numbers and no word."""
 
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+
 import numpy as np
 import pytest
 from test_gpu import ORDERS, arrays, assert_promise, emulate
@@ -20,10 +29,11 @@ def mutate(old, new, nth=0):
 
 RACE = "with no barrier in between"
 WRONG = None  # no diagnosis: the numbers are wrong
-# name: text, replacement, kernel, what the emulator says. Rows of 300 entries, 2 warps in a block.
+# name: text, replacement, kernel, what the emulator says. Rows of 900 entries: forward has 2
+# warps in a block, backward 8 with a row each.
 MUTANTS = {
     "barrier of block_sum removed": (BARRIER, "", "forward", RACE),
-    "barrier of column_sums removed": ((BARRIER, 1), "", "backward", RACE),
+    "barrier between rows of sums removed": ((BARRIER, 1), "", "backward", RACE),
     "barrier before the report removed": (
         "    __syncthreads();  // ... and",
         "    // ... and",
@@ -34,7 +44,19 @@ MUTANTS = {
         BARRIER + "    if (!last)",
         "    if (!last)",
         "backward_single",
-        r"last\[0\].*" + RACE,
+        "last: thread .*" + RACE,
+    ),
+    "fence after the report removed": (
+        ("    __threadfence();", 1),
+        "",
+        "backward_single",
+        "no __threadfence between this block's atomicAdd and here",
+    ),
+    "shuffles for fences": (
+        "__threadfence();  // what",
+        "__shfl_sync(0xffffffff, 0, 0);",
+        "backward_single",
+        "no __threadfence before that",
     ),
     "fence before the report removed": (
         "__threadfence();  // what",
@@ -54,14 +76,19 @@ MUTANTS = {
         "forward",
         RACE,
     ),
-    "barrier after a return": (
+    "a warp returns before the barrier": (  # which is allowed, but its sum is missing
         "    const int vectors = D / WIDTH;\n",
         "    const int vectors = D / WIDTH;\n    if (threadIdx.x >= 32) return;\n",
         "forward",
-        "thread 0 waits at __syncthreads .*, but thread 32 has returned",
+        WRONG,
     ),
     "one buffer for two sums": ("sum(xc), 1)", "sum(xc), 0)", "forward", RACE),
-    "one buffer for all rows": ("        buffer = 1 - buffer;\n", "", "backward", RACE),
+    "one buffer for both sums of a row": (
+        ("block_sum<THREADS>(sums, 0)", 1),
+        "make_float2(block_sum<THREADS>(sums.x, 0), block_sum<THREADS>(sums.y, 0))",
+        "backward_looping",
+        RACE,
+    ),
     "first warp's sum only": ("lane < THREADS / 32 ?", "lane < 1 ?", "forward", WRONG),
     "one step of the butterfly short": ("bits < 32", "bits < 16", "forward", WRONG),
     "half a warp shuffles": (
@@ -77,14 +104,19 @@ MUTANTS = {
         r"wants the value of lane \d+, which takes no part",
     ),
     "padding not masked": (
-        "if (threadIdx.x + v * THREADS < vectors)",
+        "if (member<THREADS>() + v * THREADS < vectors)",
         "if (true)",
         "forward",
         WRONG,
     ),
     "padding not zero": (": Vector<WIDTH>();", ": Vector<WIDTH>{1};", "forward", WRONG),
     "not centred again": ("    subtract<THREADS>(xc, rest, vectors);\n", "", "forward", WRONG),
-    "mean saved in float32": ("(double)rounded_mean + rest;", "rounded_mean;", "forward", WRONG),
+    "mean saved in float32": (
+        "mean_lo[blockIdx.x] = rest;",
+        "mean_lo[blockIdx.x] = 0;",
+        "forward",
+        WRONG,
+    ),
     "output outside the strided loop": (
         ("    for (int i = threadIdx.x; i < vectors; i += THREADS) {", 3),
         "    { const int i = threadIdx.x;",
@@ -104,10 +136,10 @@ MUTANTS = {
         r"y\[\d+\] is out of range: thread \d+ of block . wants to write it|blocks run in any",
     ),
     "input not masked": (
-        "i < vectors ? from[start + i] : Vector<WIDTH>()",
-        "from[start + i]",
+        "i < vectors ? wide(from[start + i]) : Vector<WIDTH>()",
+        "wide(from[start + i])",
         "forward",
-        r"\[\d+\] is out of range: .* wants to read it, and (x has 225|gamma has 75) elements",
+        r"x\[\d+\] is out of range: .* wants to read it in line \d+, and x has 675 elements",
     ),
     "row offset in elements": (
         "(long long)blockIdx.x * vectors;  //",
@@ -125,26 +157,26 @@ MUTANTS = {
         "slots[2][32]",
         "slots[2][1]",
         "forward",
-        r"slots\[0\]\[1\] is out of range",
+        r"index 1 is out of range for an array of type 'float ?\[1\]': thread 32 of block \d, line",
     ),
     "sums of the neighbour": (
-        "sums[k * THREADS + threadIdx.x] += d",
-        "sums[k * THREADS + (threadIdx.x ^ 1)] += d",
+        "sums[to_dbeta] = dbeta",
+        "sums[to_dbeta ^ 1] = dbeta",
         "backward",
         RACE,
     ),
     "sums past the end": (
-        "for (int k = 0; k < 2 * ENTRIES; k++)",
-        "for (int k = 0; k <= 2 * ENTRIES; k++)",
+        "for (int k = 0; k < 2 * GROUPS; k++)\n        sums",
+        "for (int k = 0; k <= 2 * GROUPS; k++)\n        sums",
         "backward",
-        r"sums\[2\d+\] is out of range: .* the shared array sums has 2048 elements",
+        r"sums\[4\d+\] is out of range: .* the shared array sums has 4096 elements",
     ),
     "wrong atomic index": ("dgamma[i * WIDTH + j]", "dgamma[i + j]", "backward_atomic", WRONG),
     "atomic index out of range": (
         "dbeta[i * WIDTH + j]",
         "dbeta[i * WIDTH + j + 1]",
         "backward_atomic",
-        r"dbeta\[300\] is out of range",
+        r"dbeta\[900\] is out of range",
     ),
     "plain addition for atomicAdd": (
         "atomicAdd(&dbeta[i * WIDTH + j], d[v].at[j])",
@@ -153,27 +185,27 @@ MUTANTS = {
         "blocks run in any order",
     ),
     "dbeta over dgamma": (
-        "partial[start + vectors + i] = dbeta",
-        "partial[start + i] = dbeta",
+        "start + which * vectors",
+        "start",
         "backward",
         WRONG,
     ),
     "rows of other blocks": (
-        "n < rows; n += gridDim.x",
-        "n < rows; n += 1",
+        "n < rows; n += gridDim.x * ROWS",
+        "n < rows; n += ROWS",
         "backward",
         "blocks run in any order",
     ),
     "last row forgotten": (
-        "n < rows; n += gridDim.x",
-        "n < rows - 1; n += gridDim.x",
+        "n < rows; n += gridDim.x * ROWS",
+        "n < rows - 1; n += gridDim.x * ROWS",
         "backward",
         WRONG,
     ),
     "x_hat term forgotten": (" - x_hat[v].at[j] * mean_gx", "", "backward", WRONG),
     "first rows of partial sums only": (
-        "n = warp; n < rows; n +=",
-        "n = warp; n < 1; n +=",
+        "n < rows; n += THREADS / COLUMNS",
+        "n < 1; n += THREADS / COLUMNS",
         "backward",
         WRONG,
     ),
@@ -184,11 +216,17 @@ MUTANTS = {
         "forward",
         "it seems to run forever",
     ),
-    "crash": (
+    "null pointer": (
         "    const int vectors = D / WIDTH;\n",
         "    const int vectors = *(volatile int *)0;\n",
         "forward",
-        r"forward<64, 4, 4> crashed \(SIGSEGV\)",
+        r"thread \d+ of block \d uses a null pointer in line \d+",
+    ),
+    "crash": (
+        "    const int vectors = D / WIDTH;\n",
+        "    const int vectors = *(volatile int *)64;\n",
+        "forward",
+        r"forward<64, 4, 4> crashed \(SIG(SEGV|BUS)\)",
     ),
     "does not compile": (
         "    float total = 0;\n",
@@ -205,7 +243,7 @@ def test_mutant_is_caught(name, order):
     old, new, kernel, message = MUTANTS[name]
     old, nth = old if isinstance(old, tuple) else (old, 0)
     source = mutate(old, new, nth)
-    case = dy, x, gamma, beta = arrays((3 if "forward" in kernel else 8, 300), offset=1e7)
+    case = dy, x, gamma, beta = arrays((3 if "forward" in kernel else 40, 900), offset=1e7)
     if name == "overflow not noticed":
         x *= np.float32(1e20)
 
@@ -243,62 +281,146 @@ def test_the_source_itself_passes_the_same_test():
 # ---- The words of CUDA, one small kernel each ----------------------------------------------------
 
 
-def run(body, threads=64, blocks=1, order="forward", parameters="float *out", size=64, **numbers):
-    """Run a kernel with this body and return what it leaves in out."""
-    source = f"__global__ void test({parameters})\n{{\n{body}\n}}\n"
-    out = np.full(size, np.nan, np.float32)
-    machine = emulator._machine(order, source, {})
-    machine.run("test", blocks, threads, 0, {}, {"out": out}, numbers)
+def launch(body, parameters="float *out", arrays=(), threads=64, blocks=1, order="forward",
+           shared=0, counts=None, seconds=300, **numbers):  # fmt: skip
+    """Run a kernel with this body, in line 4, where int t = threadIdx.x; return its 64 numbers."""
+    source = f"__global__ void test({parameters})\n{{ int t = threadIdx.x;\n\n{body}\n}}\n"
+    out = np.full(64, np.nan, np.float32)
+    emulator.run(
+        order, source, counts, "test", blocks, threads, shared, {}, {"out": out, **dict(arrays)},
+        numbers, seconds,
+    )  # fmt: skip
     return out
 
 
-@pytest.mark.parametrize("order", ORDERS)
-def test_shuffles(order):
-    lanes = np.arange(64)
-    how = {
-        "__shfl_xor_sync(0xffffffff, v, 3)": lanes ^ 3,
-        "__shfl_down_sync(0xffffffff, v, 5)": np.where(lanes % 32 < 27, lanes + 5, lanes),
-        "__shfl_sync(0xffffffff, v, 7)": lanes // 32 * 32 + 7,
-    }
-    for call, expected in how.items():
-        got = run(f"float v = threadIdx.x; out[threadIdx.x] = {call};", order=order)
-        assert np.array_equal(got, expected), call
+LANES = np.arange(64)
+WORDS = {  # body of a kernel: what the 64 threads leave in out
+    "out[t] = __shfl_xor_sync(0xffffffff, t, 3);": LANES ^ 3,
+    "out[t] = __shfl_xor_sync(0xffffffff, t, 3, 16);": LANES ^ 3,
+    "out[t] = __shfl_sync(0xffffffff, t, 7);": LANES // 32 * 32 + 7,
+    "out[t] = __shfl_sync(0xffffffff, (float)t, 7, 4);": LANES // 4 * 4 + 3,
+    "out[t] = __shfl_down_sync(~0u, t, 5);": np.where(LANES % 32 < 27, LANES + 5, LANES),
+    "out[t] = __shfl_up_sync(~0u, t, 1, 8);": np.where(LANES % 8 == 0, LANES, LANES - 1),
+    "out[t] = __popc(__ballot_sync(~0u, t % 4 == 0));": np.full(64, 8),
+    "out[t] = __any_sync(~0u, t == 3) + 2 * __all_sync(~0u, t < 32);": np.repeat([3, 0], 32),
+    "if (t % 2) return; out[t] = __shfl_xor_sync(0x55555555, t, 2);": np.where(
+        LANES % 2, np.nan, LANES ^ 2
+    ),
+    "out[t] = __syncthreads_count(t < 9) + 100 * __syncthreads_or(t == 3)"
+    " + 1000 * __syncthreads_and(t < 63);": np.full(64, 109),
+    "if (t >= 32) { out[t] = 1; return; } __syncthreads(); out[t] = 2;": np.repeat([2, 1], 32),
+    "__syncwarp(0xffffffff); __threadfence_block(); out[t] = warpSize;": np.full(64, 32),
+    "out[t] = __fsqrt_rn(max(4.0f, 0.0f)) + min(t, 3) + rsqrtf(0.25f) + fminf(1, 2) + abs(-1.5f);":
+        6.5 + np.minimum(LANES, 3),
+    "__shared__ float a[64], b[2][32]; a[t] = t; b[t / 32][t % 32] = 1; __syncthreads();"
+    " out[t] = a[63 - t] + b[1 - t / 32][t % 32];": 64 - LANES,
+    "__shared__ float a[64]; a[t] = t; a[t]++; a[t] /= 2; float *p = a + t; *p *= 4;"
+    " float &r = a[t]; r += 1; out[t] = *p;": 2 * LANES + 3,
+    "volatile __shared__ float a[64]; a[t] = t; out[t] = a[t];": LANES,
+    "__shared__ float2 s[2][32]; s[t / 32][t % 32].x = t; out[t] = s[t / 32][t % 32].x;": LANES,
+    "__shared__ unsigned int n; if (t == 0) n = 0; __syncthreads(); atomicAdd(&n, 1u);"
+    " __syncthreads(); out[t] = n;": np.full(64, 64),
+    "extern __shared__ __align__(16) float d[]; reinterpret_cast<float4 *>(d)[t].w = 9;"
+    " __syncthreads(); out[t] = d[4 * t + 3];": np.full(64, 9),
+    "if (t < 16) reinterpret_cast<float4 *>(out)[t] = make_float4(1, 2, 3, 4);": LANES % 4 + 1,
+    "__stcs(&out[t], __ldcs(&out[t]) == __ldg(out + t) ? 1.0f : 2.0f);": np.full(64, 2),
+    "auto next = [](float v) { return v + 1; }; out[t] = next(t); // { a __shared__ brace;":
+        LANES + 1,
+    "if (t == 0) printf(\"out 1 2 3 4 %d\\n\", 5); out[t] = 'ü' != 0;": np.ones(64),
+    "float4 v = make_float4(1, 2, 3, 4); out[t] = rsqrtf(v.w) + 0 * v.x;": np.full(64, 0.5),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("body", WORDS)
+def test_words(body, capfd):
+    shared = 1024 if "extern" in body else 0
+    for order in ORDERS if "sync" in body else ["forward"]:
+        assert np.array_equal(launch(body, order=order, shared=shared), WORDS[body], equal_nan=True)
+    capsys = capfd.readouterr()
+    assert capsys.out.startswith("out 1 2 3 4 5\n" if "printf" in body else "")
+
+
+FAULTS = {  # body of a kernel: what the emulator says
+    "float v[4]; for (int k = 0; k <= 4; k++) v[k] = t; out[t] = v[0];":
+        r"index 4 is out of range for an array of type 'float ?\[4\]': thread 0 of block 0, line 4",
+    "__shared__ float a[2][8]; a[1][t] = 1; out[t] = 0;": "index 8 is out of range",
+    "__shared__ float a[8]; float *p = a; p[t] = 1; out[t] = 0;":
+        r"a\[8\] is out of range: thread 8 .* in line 4, and the shared array a has 8 elements",
+    "out[t - 1] = 0;": r"out\[-1\] is out of range: thread 0 of block 0 wants to write it in",
+    "float *p = out + 4096 * t; if (*p == 0) out[t] = 1;": r"out\[4096\] is out of range",
+    "float4 *v = reinterpret_cast<float4 *>(out + 1); v[t / 8] = make_float4(1, 2, 3, 4);":
+        r"not a multiple of 16 as '(struct )?float4', in line 4",
+    "__shared__ float big[20000]; big[t] = 1; out[t] = big[t];":
+        "the shared arrays of a block have 80000 bytes: more than 49152 must be asked for",
+    "__shared__ int n; if (t == 0) { n = 0; }\n__syncthreads(); atomicAdd(&n, 1);\nout[t] = n;":
+        "n: thread 1 adds to it in line 5, and thread 0 read it in line 6, with no barrier in",
+    "atomicAdd(&out[0], 1.0f);\nout[t] = out[0];":
+        r"out\[0\]: thread 1 adds to it in line 4, and thread 0 wrote it in line 5",
+    "__shared__ float a[64]; a[t] = t; __shfl_xor_sync(~0u, a[t], 1);\nout[t] = a[t ^ 1];":
+        r"a\[1\]: thread 0 reads it in line 5, and thread 1 wrote it in line 4",
+    "out[0] = 1;":
+        r"out\[0\]: thread 1 writes it in line 4, and thread 0 wrote it in line 4, with no barrier",
+    "if (t < 32)\n__syncthreads();\nelse\n__syncthreads();":
+        "block 0 is stuck: thread 0 waits at __syncthreads in line 5, but thread 32 .* in line 7",
+    "if (t % 2)\n__shfl_xor_sync(~0u, t, 1);\nelse\n__shfl_xor_sync(~0u, t, 1);":
+        "thread 0 waits for its warp in line 7, but thread 1 waits for its warp in line 5",
+    "out[t] = __shfl_xor_sync(t * 1.0f, ~0u, 1);":
+        "thread 0, line 4: it is not in the mask of its own shuffle",
+    "out[t] = __shfl_sync(~0u, t, 1, 12);": "the width of a shuffle is 1, .* or 32, not 12",
+    "out[t] = __syncthread();":
+        r"compile: layernorm.cu:4: error: .*__syncthread.*\n    out\[t\] = __syncthread\(\);",
+    "out[t] = 1\n;out[t] = 2 out;": r"layernorm.cu:5: error: expected .*\n    ;out\[t\] = 2 out;",
+    "auto f = [](float v) -> float { v + 1; }; out[t] = f(t);": "compile: layernorm.cu:4: error: n",
+    "# variance\nout[t] = 1;": r"cu:4: error: invalid preprocessing directive.*\n    # variance",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("body", FAULTS)
+def test_faults(body):
+    with pytest.raises(gpu.EmulationError, match=FAULTS[body]):
+        launch(body)
+
+
+def test_registers_that_nobody_has_set():
+    out = launch("float total; for (int k = 0; k < 3; k++) total += k; out[t] = total;")
+    assert not (np.abs(out) < 1e30).any()
 
 
 @pytest.mark.parametrize("order", ORDERS)
 def test_syncwarp_orders_a_warp_and_no_more(order):
     body = """
     __shared__ float slots[64];
-    slots[threadIdx.x] = threadIdx.x;
+    slots[t] = t;
     __syncwarp();
-    out[threadIdx.x] = slots[threadIdx.x ^ {bits}];
+    out[t] = slots[t ^ {bits}];
     """
-    assert np.array_equal(run(body.replace("{bits}", "1"), order=order), np.arange(64) ^ 1)
+    assert np.array_equal(launch(body.replace("{bits}", "1"), order=order), np.arange(64) ^ 1)
     with pytest.raises(gpu.EmulationError, match="with no barrier in between"):
-        run(body.replace("{bits}", "32"), order=order)
+        launch(body.replace("{bits}", "32"), order=order)
 
 
 def test_who_and_where():
-    body = "out[blockIdx.x * blockDim.x + threadIdx.x] = gridDim.x * 100 + threadIdx.x;"
-    assert np.array_equal(run(body, threads=32, blocks=2), 200 + np.arange(64) % 32)
+    body = "out[blockIdx.x * blockDim.x + t] = gridDim.x * 100 + t;"
+    assert np.array_equal(launch(body, threads=32, blocks=2), 200 + np.arange(64) % 32)
 
 
 def test_atomics_and_numbers():
-    source = "__global__ void test(float *out, long long n) { atomicAdd(&out[n], 0.5f); }"
-    out = np.zeros(8, np.float32)
-    machine = emulator._machine("forward", source, {})
-    machine.run("test", 3, 64, 0, {}, {"out": out}, {"n": np.int64(5)})
-    assert out.tolist() == [0, 0, 0, 0, 0, 96, 0, 0]
+    sums = np.zeros(8, np.float32)
+    launch(
+        "atomicAdd(&sums[n], x);", "float *out, float *sums, long long n, float x",
+        {"sums": sums}, blocks=3, n=np.int64(5), x=np.float32(0.5),
+    )  # fmt: skip
+    assert sums.tolist() == [0, 0, 0, 0, 0, 96, 0, 0]
 
 
 def test_shared_memory_is_poisoned_for_every_block():
     body = """
     __shared__ float slot;
-    if (blockIdx.x == 0 && threadIdx.x == 0) slot = 1;
+    if (blockIdx.x == 0 && t == 0) slot = 1;
     __syncthreads();
-    out[blockIdx.x * 32 + threadIdx.x] = slot;
+    out[blockIdx.x * 32 + t] = slot;
     """
-    got = run(body, threads=32, blocks=2)
+    got = launch(body, threads=32, blocks=2)
     assert (got[:32] == 1).all() and np.isnan(got[32:]).all()
 
 
@@ -306,68 +428,252 @@ def test_shared_memory_is_poisoned_for_every_block():
 def test_write_after_read(order):
     body = """
     __shared__ float slots[64];
-    slots[threadIdx.x] = 0;
+    slots[t] = 0;
     __syncthreads();
-    if (threadIdx.x < 32)
-        out[threadIdx.x] = slots[threadIdx.x + 32];
+    if (t < 32)
+        out[t] = slots[t + 32];
     else
-        slots[threadIdx.x] = 1;
+        slots[t] = 1;
     """
-    message = {"forward": "thread 32 writes it, and thread 0 read it", "reverse": "reads it, and"}
+    message = {
+        "forward": "thread 32 writes it in line 11, and thread 0 read it in line 9",
+        "reverse": "thread 31 reads it in line 9, and thread 63 wrote it in line 11",
+    }
     with pytest.raises(gpu.EmulationError, match=message.get(order, "with no barrier in between")):
-        run(body, order=order)
-
-
-def test_threads_wait_at_different_barriers():
-    body = "if (threadIdx.x < 32)\n__syncthreads();\nelse\n__syncthreads();"
-    message = (
-        "block 0 is stuck: thread 0 waits at __syncthreads in line 4, but thread 32 .* in line 6"
-    )
-    with pytest.raises(gpu.EmulationError, match=message):
-        run(body)
-
-
-def test_lanes_wait_in_different_shuffles():
-    body = (
-        "float v = 0;\nif (threadIdx.x % 2)\nv = __shfl_xor_sync(0xffffffff, v, 1);\n"
-        "else\nv = __shfl_xor_sync(0xffffffff, v, 1);"
-    )
-    message = "thread 0 waits for its warp in line 7, but thread 1 waits for its warp in line 5"
-    with pytest.raises(gpu.EmulationError, match=message):
-        run(body)
+        launch(body, order=order)
 
 
 def test_the_first_of_many_readers_is_remembered():
     body = """
     __shared__ float slot[1];
-    if (threadIdx.x == 0)
+    if (t == 0)
         slot[0] = 1;
     __syncthreads();
     float v = slot[0];
-    if (threadIdx.x == 63)
+    if (t == 63)
         slot[0] = v;
     """
-    with pytest.raises(gpu.EmulationError, match="thread 63 writes it, and thread 0 read it"):
-        run(body)
+    with pytest.raises(gpu.EmulationError, match="thread 63 writes it .*, and thread 0 read it"):
+        launch(body)
 
 
-def test_output_left_out_is_nan():
-    got = run("if (threadIdx.x != 5) out[threadIdx.x] = 1;")
-    assert np.flatnonzero(np.isnan(got)).tolist() == [5]
-
-
-def test_threads_write_the_same_element():
-    with pytest.raises(
-        gpu.EmulationError, match=r"out\[0\]: thread 1 of block 0 wrote it, and thread 0 wrote"
-    ):
-        run("out[0] = 1;")
-
-
-def test_source_of_another_kernel_is_compiled_too():
-    body = "float4 v = make_float4(1, 2, 3, 4); out[threadIdx.x] = rsqrtf(v.w) + 0 * v.x;"
-    assert (run(body) == 0.5).all()
-
-
-def test_too_many_threads():
+def test_too_much_is_asked_for():
     with pytest.raises(gpu.EmulationError, match="a block has 1 to 1024 threads, not 2048"):
-        run("", threads=2048)
+        launch("", threads=2048)
+    with pytest.raises(gpu.EmulationError, match="at most 232448 bytes of shared memory, not 3000"):
+        launch("", shared=300000)
+
+
+BLOCK_SUM = """
+    __shared__ bool last;
+    partial[blockIdx.x * 64 + t] = t;
+    {before}
+    if (t == 0)
+        last = atomicAdd(counter, 1) == gridDim.x - 1;
+    {after}
+    if (last)
+        out[t] = partial[t] + partial[64 + t] + partial[128 + t];
+"""
+
+
+@pytest.mark.parametrize("order", ORDERS)
+@pytest.mark.parametrize(
+    "before, after, message",
+    [
+        ("__threadfence(); __syncthreads();", "__syncthreads(); __threadfence();", None),
+        (  # one thread's fence covers what the barrier has brought together
+            "__syncthreads(); if (t == 0) __threadfence();",
+            "if (t == 0) __threadfence(); __syncthreads();",
+            None,
+        ),
+        ("__syncthreads();", "__syncthreads(); __threadfence();", "no __threadfence before that"),
+        ("__threadfence();", "__syncthreads(); __threadfence();", "no barrier before that block's"),
+        (
+            "__threadfence(); __syncthreads();",
+            "__syncthreads();",
+            "no __threadfence between this block's atomicAdd and here",
+        ),
+        (
+            "__threadfence(); __syncthreads(); if (t != 0) __threadfence();",
+            "__threadfence(); if (t == 0) __shfl_sync(1, t, 0); __syncthreads();",
+            None,
+        ),
+    ],
+)
+def test_fences(before, after, message, order):
+    arrays = {"partial": np.zeros(192, np.float32), "counter": np.zeros(1, np.int32)}
+    body = BLOCK_SUM.replace("{before}", before).replace("{after}", after)
+    given = dict(parameters="float *out, float *partial, int *counter", arrays=arrays, blocks=3)
+    if message is None:
+        assert np.array_equal(launch(body, order=order, **given), 3 * np.arange(64))
+    else:
+        with pytest.raises(gpu.EmulationError, match=message):
+            launch(body, order=order, **given)
+
+
+# ---- Numbers of two bytes ------------------------------------------------------------------------
+
+
+def test_half_types():
+    every = np.arange(2**16, dtype=np.uint16)
+    rng = np.random.default_rng(0)
+    values = rng.integers(0, 2**32, 2**16, dtype=np.uint32).view(np.float32)
+    values[:1000] = 2.0**-25 * np.arange(1000) / 2  # subnormal in float16, and ties
+    values[1000:3000] = rng.normal(size=2000)
+    values[3000:3007] = 65504, 65519.9, 65520, np.inf, -np.inf, 1 + 2**-11, 1 + 3 * 2**-11
+    arrays = {
+        "values": values, "every": every, "widened": np.empty(2**16, np.float32),
+        "half": np.empty(2**16, np.float16), "brain": np.empty(2**16, np.uint16),
+    }  # fmt: skip
+    launch(
+        "for (; t < 65536; t += 64) { half[t] = __half(values[t]); brain[t] = __nv_bfloat16("
+        "values[t]); widened[t] = float(every[t]); }",
+        "float *out, const float *values, const __half *every, float *widened, __half *half, "
+        "__nv_bfloat16 *brain", arrays,
+    )  # fmt: skip
+    with np.errstate(over="ignore"):
+        assert np.array_equal(arrays["half"], values.astype(np.float16), equal_nan=True)
+    assert np.array_equal(arrays["widened"], every.view(np.float16), equal_nan=True)
+    bits = values.view(np.uint32).astype(np.uint64)
+    rounded = (bits + 0x7FFF + (bits >> 16 & 1)) >> 16
+    numbers = ~np.isnan(values)
+    assert np.array_equal(arrays["brain"][numbers], rounded[numbers])
+    assert (arrays["brain"][~numbers] & 0x7FFF > 0x7F80).all()
+
+
+# ---- The profile ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "index, sectors, elements",
+    [("t", 8, 64), ("2 * t", 16, 64), ("t * 8", 64, 64), ("t + 1", 10, 64), ("0", 2, 2)],
+)
+def test_sectors(index, sectors, elements):
+    counts = {}
+    arrays = {"x": np.zeros(512, np.float32)}
+    launch(f"out[t] = x[{index}];", "float *out, const float *x", arrays, counts=counts)
+    assert counts["x"] == (4 * elements, 0, elements, 0, 2, sectors, 0)
+    assert counts["out"] == (0, 256, 0, 64, 2, 8, 0)
+
+
+@pytest.mark.parametrize(
+    "index, conflicts",
+    [("t", 0), ("2 * t", 2), ("32 * (t % 32)", 2 * 31), ("33 * (t % 32)", 0), ("0", 0)],
+)
+def test_bank_conflicts(index, conflicts):
+    counts = {}
+    launch(f"__shared__ float s[1056]; out[t] = s[{index}];", counts=counts)
+    assert counts["shared s"] == (0, 0, 0, 0, 2, 0, conflicts)
+
+
+def test_vectors_have_no_bank_conflicts():
+    counts = {}
+    launch("__shared__ float4 s[64]; s[t] = float4(); out[t] = s[t].w;", counts=counts)
+    requests, _, conflicts = counts["shared s"][4:]
+    assert requests == 4 and conflicts == 2 * 3  # of the scalar loads, four floats apart
+
+
+# ---- The machine it runs on ----------------------------------------------------------------------
+
+
+def test_valid_cuda_is_never_called_wrong():
+    with pytest.raises(gpu.Unsupported, match="does not know __dp4a .*:4: out.*__dp4a"):
+        launch("out[t] = __dp4a(1, 2, 3);")
+    assert not issubclass(gpu.Unsupported, gpu.EmulationError)
+
+
+def test_without_a_compiler(monkeypatch):
+    monkeypatch.setattr(emulator, "_compiler", lambda: None)
+    monkeypatch.delenv("CXX", raising=False)
+    for words in ("apt install g", "pip install ziglang", "WSL"):
+        assert not emulator.available() and words in emulator.status()
+    with pytest.raises(gpu.EmulationError, match="found none: install one"):
+        launch("out[t] = 0; // no compiler")
+
+
+@pytest.mark.parametrize("command", ["no-such-compiler", "g++ '"])
+def test_cxx_that_is_no_command(monkeypatch, command):
+    monkeypatch.setenv("CXX", command)
+    assert not emulator.available() and f"CXX={command} is no command" in emulator.status()
+
+
+def test_cxx_that_is_no_compiler(monkeypatch):
+    monkeypatch.setenv("CXX", "false")
+    monkeypatch.setattr(emulator, "_temporary", lambda: temporary)
+    with tempfile.TemporaryDirectory() as name:
+        temporary = type("Temporary", (), {"name": name})
+        with pytest.raises(gpu.EmulationError, match="false does not compile the emulator"):
+            launch("out[t] = 0; // not compiled")
+
+
+@pytest.mark.skipif(not shutil.which("gcc"), reason="no gcc")
+def test_a_compiler_of_c_is_enough(monkeypatch):
+    monkeypatch.setenv("CXX", "gcc")
+    assert (launch("out[t] = 1;") == 1).all()
+
+
+def test_folder_that_runs_no_programs(monkeypatch):
+    flags = getattr(os, "ST_NOEXEC", 8)
+    monkeypatch.setattr(os, "statvfs", lambda folder: type("Flags", (), {"f_flag": flags}))
+    assert not emulator.available() and "set TMPDIR to another folder" in emulator.status()
+
+
+def test_folder_deleted():
+    launch("out[t] = 1;")
+    shutil.rmtree(emulator._folder())
+    assert (launch("out[t] = 1;") == 1).all()
+
+
+def test_first_use_by_many_threads():
+    results = []
+    body = "out[t] = 6; // by many"
+    many = [threading.Thread(target=lambda: results.append(launch(body))) for _ in range(6)]
+    for thread in many:
+        thread.start()
+    for thread in many:
+        thread.join()
+    assert len(results) == 6 and all((r == 6).all() for r in results)
+
+
+def test_a_kernel_that_never_ends():
+    with pytest.raises(gpu.EmulationError, match="test has not returned after 1 seconds"):
+        launch("while (true) ;", seconds=1)
+
+
+def test_text_beyond_ascii_in_any_locale():
+    code = (
+        "from lnlib.gpu import emulator, EmulationError\n"
+        "source = '__global__ void test() { /* \\u00fc */ \"\\u00fc\" \\u00fc; }'\n"
+        "try: emulator.run('forward', source, None, 'test', 1, 1, 0, {}, {}, {})\n"
+        "except EmulationError as error: print(ascii(error))"
+    )
+    environment = os.environ | {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
+    command = [sys.executable, "-c", code]
+    done = subprocess.run(command, capture_output=True, text=True, env=environment)
+    assert "layernorm.cu:1: error" in done.stdout, done
+
+
+@pytest.mark.skipif(not shutil.which("pgrep"), reason="no pgrep")
+def test_it_ends_without_the_one_that_started_it():
+    code = (
+        "from lnlib.gpu import emulator\nprint(emulator._folder(), flush=True)\n"
+        "emulator.run('forward', '__global__ void test() { while (true) ; }', None, 'test', "
+        "1, 1, 0, {}, {}, {}, 3)"
+    )
+
+    def running():
+        command = ["pgrep", "-f", folder]
+        return subprocess.run(command, capture_output=True).stdout
+
+    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True) as one:
+        folder = one.stdout.readline().strip()
+        while not running():
+            assert one.poll() is None
+            time.sleep(0.1)
+        one.send_signal(signal.SIGKILL)
+    for _ in range(100):
+        if not running():
+            break
+        time.sleep(0.1)
+    assert not running()
+    shutil.rmtree(folder)

@@ -5,7 +5,6 @@ import pytest
 
 from lnlib import blocked, layernorm, textbook
 from lnlib.exercises import EXERCISES, check
-from lnlib.exercises.lesson_05 import one_pass_forward
 from lnlib.trace import trace
 
 rng = np.random.default_rng(50)
@@ -15,7 +14,7 @@ rng = np.random.default_rng(50)
 def test_cost_of_one_pass_is_what_runs(dtype):
     N, D = 400, 500
     x, gamma, beta = (rng.standard_normal(s).astype(dtype) for s in ((N, D), D, D))
-    y, steps = trace(one_pass_forward, x, gamma, beta)
+    y, steps = trace(textbook.one_pass_forward, x, gamma, beta)
     np.testing.assert_allclose(y, layernorm.layer_norm_forward(x, gamma, beta)[0], atol=1e-4)
     flops = sum(step.flops for step in steps)
     moved = sum(size for step in steps for _, size in step.reads + step.writes)
@@ -40,7 +39,7 @@ def test_tokens_that_fit_are_those_whose_caches_fit():
 
 
 def with_one_buffer(dy, x_hat, rstd, gamma, rows):
-    dx, buffer = np.empty_like(dy), np.empty((rows, dy.shape[1]), dy.dtype)  # (N, D), (rows, D)
+    dx, buffer = np.full_like(dy, 0), np.empty((rows, dy.shape[1]), dy.dtype)  # (N, D), (rows, D)
     dgamma, dbeta = np.zeros((2, dy.shape[1]), dy.dtype)  # (D,) each
     for start in range(0, len(dy), rows):
         end = min(start + rows, len(dy))
@@ -58,33 +57,36 @@ def with_one_buffer(dy, x_hat, rstd, gamma, rows):
     return dx, dgamma, dbeta
 
 
-def collected(dy, x_hat, rstd, gamma, rows):
-    parts = [
-        textbook.backward_means(dy[s : s + rows], (x_hat[s : s + rows], rstd[s : s + rows], gamma))
-        for s in range(0, len(dy), rows)
-    ]
-    dx, dgamma, dbeta = zip(*parts)
+def strips(dy, x_hat, rstd, gamma, rows):
+    for s in range(0, len(dy), rows):
+        part = slice(s, s + rows)
+        yield part, *textbook.backward_means(dy[part], (x_hat[part], rstd[part], gamma))
+
+
+def collected(*given):
+    _, dx, dgamma, dbeta = zip(*strips(*given))
     return np.concatenate(dx), sum(dgamma), sum(dbeta)
 
 
-def on_all_rows_in_place(dy, x_hat, rstd, gamma, rows):
-    dx = dy * gamma  # (N, D)
-    dx -= dx.mean(axis=-1, keepdims=True)
-    along = np.vecdot(dx, x_hat)[:, None] / dy.shape[1]  # (N, 1)
-    for column in range(dy.shape[1]):
-        dx[:, column] -= x_hat[:, column] * along[:, 0]
-    dx *= rstd
-    return dx, np.vecdot(dy, x_hat, axis=0), dy.sum(axis=0)
+def rstd_first(x, gamma, eps, rows):
+    y, rstd = np.empty_like(x), np.empty_like(x[:, :1])  # (N, D), (N, 1)
+    for s in range(0, len(x), rows):
+        rstd[s : s + rows, 0] = 1 / np.sqrt(np.mean(x[s : s + rows] ** 2, axis=1) + eps)
+    for s in range(0, len(x), rows):
+        y[s : s + rows] = gamma * (x[s : s + rows] * rstd[s : s + rows])
+    return y, rstd
 
 
 @pytest.mark.parametrize(
-    "function, said",
+    "name, function, said",
     [
-        (with_one_buffer, ": right "),
-        (collected, "arrays of the size of dy exist at the worst moment"),
-        (on_all_rows_in_place, "values per element, where 3 must. Are the strips"),
+        ("backward_by_strips", with_one_buffer, "4 values per element moved; 3 must"),
+        ("backward_by_strips", collected, "(concatenate) goes over 301 rows at once"),
+        ("rms_forward_blocked", rstd_first, "x comes from memory 2 times"),
     ],
 )
-def test_other_backward_passes_in_strips(function, said):
-    function.__name__ = "backward_by_strips"
-    assert said in " ".join(repr(check(function)).split())
+def test_other_ways_by_rows(name, function, said):
+    arguments = ", ".join(EXERCISES[name].right.__code__.co_varnames[: 5 - (name[0] == "r")])
+    names = {"function": function}
+    exec(f"def {name}({arguments}): return function({arguments})", names)
+    assert said in " ".join(repr(check(names[name])).split())

@@ -1,120 +1,253 @@
-"""Exercises whose answers are CUDA source: other right answers, other machines, what loads do."""
+"""Exercises whose answers are CUDA source: right and wrong ones, and what the emulator says."""
 
+from importlib import import_module
+from pathlib import Path
+
+import nbformat
 import numpy as np
 import pytest
 
 from lnlib import gpu
 from lnlib.exercises import EXERCISES, check
-from lnlib.exercises.kernels import launch
+from lnlib.exercises.kernels import in_other_words, launch
 from lnlib.gpu import emulator
 
-
-def answer(name, source):
-    """Return a function of that name that returns the source."""
-    names = {}
-    exec(f"def {name}(): return {source!r}", names)
-    return names[name]
-
-
-TREE = """
-template <int THREADS>
-__device__ float tree_sum(float value)
-{{
-    __shared__ float slots[THREADS];
-    {}
-    slots[threadIdx.x] = value;
-    for (int half = THREADS / 2; half > 0; half /= 2) {{
-        __syncthreads();
-        if (threadIdx.x < half)
-            slots[threadIdx.x] += slots[threadIdx.x + half];
-    }}
-    __syncthreads();
-    {}
-}}
-"""
-LOAD_SUM = """
-template <int THREADS, int VECTORS, int WIDTH>
-__device__ void load_sum(
-    const Vector<WIDTH> *a, const Vector<WIDTH> *b, Vector<WIDTH> *__restrict__ s,
-    long long start, int vectors, Vector<WIDTH> (&row)[VECTORS])
-{
-    for (int v = 0, i = threadIdx.x; v < VECTORS; v++, i += THREADS)
-        if (i >= vectors) {
-            row[v] = Vector<WIDTH>();
-        } else {
-            const Vector<WIDTH> one = a[start + i], other = b[start + i];
-            for (int j = 0; j < WIDTH; j++)
-                row[v].at[j] = one.at[j] + other.at[j];
-            s[start + i] = row[v];
-        }
-}
-"""
-OTHER_RIGHT_ANSWERS = [
-    (
-        "normalise_in_a_warp",
-        """
-__device__ float normalise(float value, float eps)
-{
-    float mean = 0, var = 0;
-    for (int lane = 0; lane < 32; lane++)
-        mean += __shfl_sync(0xffffffff, value, lane) / 32;
-    for (int lane = 0; lane < 32; lane++) {
-        const float other = __shfl_sync(0xffffffff, value, lane) - mean;
-        var += other * other / 32;
-    }
-    return (value - mean) * rsqrtf(var + eps);
-}
-""",
-    ),
-    (
-        "normalise_in_a_warp",
-        """
-#define SUM(v) for (int bits = 16; bits; bits >>= 1) v += __shfl_xor_sync(~0u, v, bits);
-__device__ float normalise(float value, float eps) {
-    float sum = value; SUM(sum)
-    value -= sum / 32;
-    float squares = value * value; SUM(squares)
-    return value / sqrtf(squares / 32 + eps);
-}""",
-    ),
-    ("sum_with_barriers", TREE.format("__syncthreads();", "return slots[0];")),
-    (
-        "sum_with_barriers",
-        TREE.format("", "value = slots[0]; __syncthreads(); return value;"),
-    ),
-    ("add_while_loading", LOAD_SUM),
+SOLUTIONS = Path(__file__).parent.parent / "notebooks" / "solutions"
+CELLS = [
+    cell.source
+    for path in sorted(SOLUTIONS.glob("0[67]*.ipynb"))
+    for cell in nbformat.read(path, as_version=4).cells
 ]
 
 
-@pytest.mark.parametrize("name, source", OTHER_RIGHT_ANSWERS)
-def test_other_right_answers(name, source):
-    assert check(answer(name, source)).status == "right"
+def solution(name):
+    """Return the source of the cell with the right answer."""
+    return next(source for source in CELLS if source.startswith(f"def {name}("))
 
 
-@pytest.mark.parametrize("name", ["normalise_in_a_warp", "sum_with_barriers", "add_while_loading"])
+def function(name, source):
+    names = {}
+    exec(source, names)
+    return names[name]
+
+
+def answer(name, text):
+    """Return a function of that name that returns the text."""
+    return function(name, f"def {name}(): return {text!r}")
+
+
+def changed(name, *changes):
+    """Return the right answer with (old, new) replaced."""
+    source = solution(name)
+    for old, new in changes:
+        assert old in source, old
+        source = source.replace(old, new)
+    return function(name, source)
+
+
+def said(verdict):
+    return " ".join(repr(verdict).split())
+
+
+WRONG = [
+    (name, *change)
+    for lesson in ("06", "07")
+    for name, changes in import_module(f"wrong_answers.lesson_{lesson}").KERNELS.items()
+    for change in changes
+]
+
+
+@pytest.mark.parametrize("name, old, new, words", WRONG)
+def test_wrong_kernel_is_diagnosed(name, old, new, words):
+    verdict = check(changed(name, (old, new)))
+    assert verdict.status == "wrong" and words in said(verdict), verdict
+
+
+NORMALISE, SUM, ADD = "normalise_in_a_warp", "sum_with_barriers", "add_while_loading"
+READ = "    __syncthreads();  // all have read it, and the slots may be filled again\n"
+OTHER_RIGHT_KERNELS = [
+    (  # at column 0, a brace in a comment and in a string, CUDA's own words
+        NORMALISE,
+        ("    for (int bits = 1; bits < 32; bits *= 2)", "int k = 1;\nwhile(k < warpSize) { // {"),
+        ("value, bits);", "value, k, 32); k *= 2; }"),
+        ("sqrtf(var + eps)", "__fsqrt_rn(max(var, 0.0f) + eps)"),
+        ("__device__ float sum", "__forceinline__ __device__ float sum"),
+        ("return xc", 'const char *text = "\'{"; return xc'),
+    ),
+    (NORMALISE, ("int bits = 1; bits < 32; bits *= 2", "int bits = 16; bits; bits >>= 1")),
+    (  # one barrier as the first line
+        SUM,
+        ("__shared__ float", "volatile __shared__ float other[2],"),
+        ("    slots[threadIdx.x] = value", "    __syncthreads();\n    slots[threadIdx.x] = value"),
+        (READ, "    __threadfence_block();\n"),
+    ),
+    (  # a pointer to a slot
+        SUM,
+        ("slots[threadIdx.x] = value;", "float *mine = slots + threadIdx.x; *mine = value;"),
+        ("slots[threadIdx.x] +=", "*mine +="),
+    ),
+    (  # clamped instead of padded
+        ADD,
+        ("load<THREADS>(b, start, vectors, other);", "const int last = vectors - 1;"),
+        (
+            "const int i = threadIdx.x + v * THREADS;",
+            "const int i = threadIdx.x + v * THREADS;\n        other[v] = b[start + min(i, last)];",
+        ),
+        ("+= other[v].at[j]", "+= i < vectors ? other[v].at[j] : 0.0f"),
+    ),
+    (  # start in a long long, and a remainder of it in a bool
+        ADD,
+        ("const int i =", "const bool odd = start % 2; const long long i = odd * 0 + start +"),
+        ("i < vectors", "i < start + vectors"),
+        ("s[start + i]", "s[i]"),
+    ),
+]
+
+
+@pytest.mark.parametrize("name, changes", [(one[0], one[1:]) for one in OTHER_RIGHT_KERNELS])
+def test_other_right_kernels(name, changes):
+    verdict = check(changed(name, *changes))
+    assert verdict.status == "right", verdict
+
+
+@pytest.mark.parametrize(
+    "name, old, new, words",
+    [
+        (NORMALISE, "xc * xc", "xc ** 2", "line 11, const float var = sum_of_lanes(xc ** 2) / 32;"),
+        (NORMALISE, "0xffffffff, value", "value, 0xffffffff", "the mask comes first"),
+        (
+            NORMALISE,
+            "value, bits);",
+            "value, bits;",
+            "with 7 ( and 6 ): one is missing or too many",
+        ),
+        (NORMALISE, "__device__ float sum", "float sum", "sum_of_lanes has no __device__ in front"),
+        (
+            NORMALISE,
+            "__device__ float n",
+            "__global__ float n",
+            "normalise is __global__, a kernel",
+        ),
+        (
+            NORMALISE,
+            "float normalise(",
+            "float normalize(",
+            "a text without the function normalise",
+        ),
+        (NORMALISE, "(int bits", "(bits", "line 3, for (bits = 1; bits < 32; bits *= 2): bits is "),
+        (SUM, "__syncthreads();  // the", "__syncthreads;  // the", "a call needs parentheses"),
+        (ADD, "load<THREADS>(a,", "load(a,", "as in load<THREADS>(...)"),
+    ],
+)
+def test_what_does_not_compile_is_told_with_its_line(name, old, new, words):
+    verdict = check(changed(name, (old, new)))
+    assert verdict.status == "wrong" and words in said(verdict), verdict
+
+
+@pytest.mark.parametrize(
+    "line, words",
+    [
+        ("__syncthread();", "the barrier is called __syncthreads"),
+        ("syncthreads();", "the barrier is called __syncthreads"),
+        ("# variance", "begins with //"),
+        ("a = 1;  # one", "begins with //"),
+        ("v += __shfl_xor_sync(v, 1);", "a shuffle takes the mask, what"),
+        ("v += __shfl_xor(v, 1);", "ends in _sync, and a mask comes first"),
+        ("return np.sqrt(v);", "the root in CUDA is sqrtf"),
+        ("if v > 0:", "parentheses after if and for"),
+        ("return None;", "Python's word"),
+    ],
+)
+def test_lines_that_are_never_right(line, words):
+    text = in_other_words("k does not compile: your source:2: error: ...", "k", f"int f()\n{line}")
+    assert text == f"does not compile: line 2, {line}: " + text.split(": ")[-1] and words in text
+    for fine in (
+        "#pragma unroll",
+        "__syncthreads();",
+        "a[i] **p;",
+        "# define TWO 2",
+        "int xor = 1;",
+    ):
+        assert in_other_words("k: stopped", "k", fine) == "fails in the emulator: stopped"
+
+
+@pytest.mark.parametrize(
+    "gcc, clang, words",
+    [
+        (
+            "‘bits’ was not declared in this scope",
+            "use of undeclared identifier 'bits'; did you mean 'bit'?",
+            "bits is not declared",
+        ),
+        (
+            "there are no arguments to ‘bits’ that depend on a template parameter, so",
+            "use of undeclared identifier 'bits'",
+            "bits is not declared",
+        ),
+        (
+            "expected ‘,’ or ‘;’ before ‘return’",
+            "expected ';' at end of declaration",
+            "a semicolon is missing",
+        ),
+        (
+            "assignment of read-only variable ‘xc’",
+            "cannot assign to variable 'xc' with const-qualified type 'const float'",
+            "it is const",
+        ),
+        ("redeclaration of ‘const float xc’", "redefinition of 'xc'", "declared twice"),
+        (
+            "no matching function for call to ‘load(const Vector<4>*&, long long int&)’",
+            "no matching function for call to 'load'",
+            "load does not take these arguments",
+        ),
+        (
+            "no match for ‘operator+=’ (operand types are ‘Vector<4>’ and ‘Vector<4>’)",
+            "no viable overloaded '+='",
+            "but their entries can",
+        ),
+        (
+            "invalid operands of types ‘float’ and ‘int’ to binary ‘operator^’",
+            "invalid operands to binary expression ('float' and 'int')",
+            "^ is no power",
+        ),
+    ],
+)
+def test_words_of_two_compilers(gcc, clang, words):
+    for message in gcc, clang:
+        text = f"k does not compile: your source:1: error: {message}"
+        assert words in in_other_words(text, "k", "x ^ 2")
+
+
+def test_what_the_emulator_does_not_know_is_not_checked():
+    verdict = check(changed(NORMALISE, ("return xc", "return 0 * tex1Dfetch<float>(0, 1) + xc")))
+    assert verdict.status == "not checked" and "does not know tex1Dfetch" in said(verdict)
+
+
+@pytest.mark.parametrize("name", [NORMALISE, SUM, ADD])
 def test_without_a_compiler_it_is_not_checked(name, monkeypatch):
-    source = next(source for n, source in OTHER_RIGHT_ANSWERS if n == name)
-    monkeypatch.setattr(emulator, "_compiler", lambda: None)
-    verdict = check(answer(name, source))
+    monkeypatch.setattr(emulator, "available", lambda: False)
+    monkeypatch.setattr(emulator, "status", lambda: "no compiler: install g++")
+    verdict = check(changed(name))
     assert verdict.status == "not checked" and "install g++" in repr(verdict)
     assert check(answer(name, "// your turn")).status == "not done yet"
     assert check(answer(name, "something else")).status == "wrong"
 
 
 @pytest.mark.parametrize(
-    "body, said",
+    "body, words",
     [
-        ("return value", "It does not compile: your source:2:"),
-        ("struct { double d[4]; } wide; emulated::exchange(1, wide, 0, 0); return 0;", "compile"),
         ("for (;;) __syncwarp();", "it seems to run forever"),
-        ("__syncthreads(); return *(volatile float *)0;", "It crashed (SIG"),
-        ("if (value > 0.7f) __syncthreads(); return value;", "It fails in the emulator: block 0"),
+        ("__syncthreads(); return *(volatile float *)0;", ""),
+        (
+            "if (value > 0.7f) __syncthreads(); __syncwarp(); return value;",
+            "It fails in the emulator: block 0",
+        ),
     ],
 )
-def test_what_the_emulator_says_reaches_the_learner(body, said):
+def test_what_the_emulator_says_reaches_the_learner(body, words):
     source = f"__device__ float normalise(float value, float eps) {{\n{body}\n}}"
-    verdict = check(answer("normalise_in_a_warp", source))
-    assert verdict.status == "wrong" and said in " ".join(repr(verdict).split()), verdict
+    verdict = check(answer(NORMALISE, source))
+    assert verdict.status == "wrong" and words in said(verdict), verdict
     assert "/" not in repr(verdict) and "\n\n" not in repr(verdict)
 
 

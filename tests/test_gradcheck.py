@@ -40,17 +40,17 @@ def changed(**factors):
     return backward
 
 
-@pytest.mark.parametrize("seed", range(60))
+@pytest.mark.parametrize("seed", range(28))
 def test_reference_on_random_shapes(seed):
     rng = np.random.default_rng(seed)
     D = int(rng.integers(1, 5)) if seed % 4 == 0 else int(rng.integers(1, 301))
     shape = tuple(rng.integers(1, 4, seed % 4)) + (D,)
     at = point(shape, seed, offset=rng.choice([0, 1, -30, 1e3]), sigma=rng.choice([0.1, 1, 10]))
     for method, tolerance in (("complex", 1e-14), ("central", 1e-8)):
-        report = gradcheck(*LAYER, *at, method=method, sample=60, seed=seed)
+        report = gradcheck(*LAYER, *at, method=method, sample=20, seed=seed)
         assert report.rtol == tolerance
         assert report.passed, report
-    assert directional_check(*LAYER, *at, seed=seed).passed
+        assert directional_check(*LAYER, *at, method=method, seed=seed).passed
     assert adjoint_check(jvp, *LAYER, *at, seed=seed).passed
 
 
@@ -75,8 +75,8 @@ def test_other_eps(eps):
         return layer_norm_forward(x, gamma, beta, eps)
 
     at = point((2, 7), sigma=1e-4)
-    assert gradcheck(forward, layer_norm_backward, *at, eps=eps).passed
-    assert directional_check(forward, layer_norm_backward, *at, eps=eps).passed
+    assert gradcheck(forward, layer_norm_backward, *at).passed
+    assert directional_check(forward, layer_norm_backward, *at).passed
 
 
 @pytest.mark.parametrize("name", ["dx", "dgamma", "dbeta"])
@@ -115,12 +115,6 @@ def test_every_bug_is_caught(bug):
         assert all(np.isfinite(d).all() for d in gradients)
 
 
-def test_museum_is_large_and_named():
-    assert len(BUGS) >= 12
-    assert len({bug.name for bug in BUGS}) == len(BUGS)
-    assert all(bug.forgets for bug in BUGS)
-
-
 @pytest.mark.parametrize("where", [0, 1, 2])
 @pytest.mark.parametrize("value", [np.nan, np.inf])
 @pytest.mark.parametrize("sample", [None, 1])
@@ -130,7 +124,7 @@ def test_nan_and_inf_anywhere_fail(where, value, sample):
         gradients[where].flat[-1] = value
         return gradients
 
-    at = point((30, 20))
+    at = point((6, 5))
     for report in (
         gradcheck(layer_norm_forward, backward, *at, sample=sample),
         gradcheck(layer_norm_forward, backward, *at, sample=sample, method="complex"),
@@ -150,11 +144,11 @@ def test_nan_in_the_input_fails():
 
 
 def test_sample_is_counted_and_repeatable():
-    at = point((2, 128, 1024))
+    at = point((2, 64, 256))
     report = gradcheck(*LAYER, *at, sample=20)
     assert report.passed
-    assert report.checked == {"dx": (20, 262144), "dgamma": (20, 1024), "dbeta": (20, 1024)}
-    assert "20 of 262144 entries" in str(report)
+    assert report.checked == {"dx": (20, 32768), "dgamma": (20, 256), "dbeta": (20, 256)}
+    assert "20 of 32768 entries" in str(report)
     small = point((3, 4))
     assert gradcheck(*LAYER, *small, sample=100).checked["dx"] == (12, 12)
     seen = [gradcheck(*LAYER, *small, sample=3, seed=s).errors for s in (0, 0, 1)]
@@ -167,10 +161,10 @@ def test_wrong_shapes_are_reported_in_words():
         return dx, dgamma[None], dbeta
 
     report = gradcheck(layer_norm_forward, backward, *point((2, 5)))
-    assert not report.passed and report.errors["dgamma"] == np.inf
-    assert "dgamma has shape (1, 5), expected (5,)" in str(report)
+    assert not report.passed and np.isnan(report.errors["dgamma"])
+    assert "dgamma has shape (1, 5) and dtype float64, expected (5,) and" in str(report)
     report = directional_check(layer_norm_forward, backward, *point((2, 5)))
-    assert "dgamma has shape (1, 5), expected (5,)" in str(report)
+    assert "dgamma has shape (1, 5) and dtype float64, expected (5,) and" in str(report)
 
 
 def test_forward_that_drops_the_imaginary_part():
@@ -207,11 +201,11 @@ BAD = {
     "sample float": ({"sample": 2.5}, ValueError, "sample must be a positive integer"),
     "x complex": ({"x": np.ones((2, 5)) * 1j}, TypeError, "x must be real"),
     "gamma text": ({"gamma": ["a"] * 5}, TypeError, "gamma must be real"),
-    "x scalar": ({"x": 1.0}, ValueError, "must have shapes"),
-    "beta length": ({"beta": np.ones(4)}, ValueError, "must have shapes"),
-    "x empty": ({"x": np.ones((0, 5))}, ValueError, "x must not be empty"),
+    "x scalar": ({"x": 1.0}, ValueError, "must be \\(..., D\\)"),
+    "beta length": ({"beta": np.ones(4)}, ValueError, "must be \\(..., D\\)"),
+    "x empty": ({"x": np.ones((0, 5))}, ValueError, "not empty"),
     "sample boolean": ({"sample": True}, ValueError, "sample must be a positive integer"),
-    "beta matrix": ({"beta": np.ones((1, 5))}, ValueError, "must have shapes"),
+    "beta matrix": ({"beta": np.ones((1, 5))}, ValueError, "must be \\(..., D\\)"),
 }
 
 
@@ -267,8 +261,15 @@ def test_forward_that_is_not_finite_nearby():
 
 
 def test_rows_that_do_not_move_add_no_rounding():
-    x, gamma, beta = point((400, 300))
+    x, gamma, beta = point((100, 100))
     assert gradcheck(*LAYER, x, gamma, 30 * beta, sample=20).passed
+
+
+@pytest.mark.parametrize("size", [1e-4, 1, 1e4])
+def test_beta_a_hundred_times_gamma(size):
+    x, gamma, beta = point((3, 40))
+    report = gradcheck(*LAYER, x, size * gamma, 100 * size * beta)
+    assert report.passed, report
 
 
 def test_smallest_step_is_the_next_float():
@@ -308,7 +309,7 @@ def test_yardstick_that_is_infinite_does_not_pass_everything():
         return layer_norm_forward(x, gamma, beta, 1e-5)
 
     with np.errstate(divide="ignore", invalid="ignore"):
-        report = gradcheck(forward, changed(dx=7), np.full((2, 5), 3.0), *point((5,))[1:], eps=0.0)
+        report = gradcheck(forward, changed(dx=7), np.full((2, 5), 3.0), *point((5,))[1:])
     assert not report.passed
 
 
@@ -322,12 +323,12 @@ def test_gradients_that_are_no_numbers(wrong):
 
 
 def test_backward_that_returns_two_gradients():
-    with pytest.raises(ValueError, match="dx, dgamma, dbeta, got 2 values"):
+    with pytest.raises(ValueError, match="dx, dgamma, dbeta, got 2 values in a tuple"):
         gradcheck(layer_norm_forward, lambda dy, c: layer_norm_backward(dy, c)[:2], *point((2, 5)))
 
 
 def test_backward_that_returns_nothing():
-    with pytest.raises(ValueError, match="dx, dgamma, dbeta, got <class 'NoneType'>"):
+    with pytest.raises(ValueError, match="dx, dgamma, dbeta, got NoneType"):
         gradcheck(layer_norm_forward, lambda dy, c: None, *point((2, 5)))
 
 
@@ -359,3 +360,196 @@ def test_fixed_h_and_rtol():
     assert 50 < errors[0] / errors[1] < 200  # truncation falls with the square of h
     assert not gradcheck(*LAYER, *at, h=1e-2).passed
     assert gradcheck(*LAYER, *at, h=1e-2, rtol=1e-2).passed
+
+
+def sums(dy, dy_x):
+    rows = tuple(range(dy.ndim - 1))
+    return dy_x.sum(axis=rows), dy.sum(axis=rows)
+
+
+def rms_norm(x, gamma, beta):
+    rstd = 1 / np.sqrt(np.mean(x * x, axis=-1, keepdims=True) + 1e-5)
+    return gamma * x * rstd + beta, (x * rstd, rstd, gamma)
+
+
+def rms_norm_backward(dy, cache):
+    x_hat, rstd, gamma = cache
+    g = gamma * dy
+    dx = rstd * (g - x_hat * np.mean(g * x_hat, axis=-1, keepdims=True))
+    return dx, *sums(dy, dy * x_hat)
+
+
+def group_norm(x, gamma, beta):
+    """Two groups of channels, each normalised by itself."""
+    halves = x.reshape(*x.shape[:-1], 2, -1)
+    one, zero = np.ones(halves.shape[-1]), np.zeros(halves.shape[-1])
+    x_hat, cache = layer_norm_forward(halves, one, zero)
+    return gamma * x_hat.reshape(x.shape) + beta, (cache, gamma)
+
+
+def group_norm_backward(dy, cache):
+    cache, gamma = cache
+    dx, _, _ = layer_norm_backward((gamma * dy).reshape(cache.x_hat.shape), cache)
+    return dx.reshape(dy.shape), *sums(dy, dy * cache.x_hat.reshape(dy.shape))
+
+
+def gain_and_shift(x, gamma, beta):
+    return gamma * x + beta, (x, gamma)
+
+
+def gain_and_shift_backward(dy, cache):
+    return cache[1] * dy, *sums(dy, dy * cache[0])
+
+
+LAYERS = {
+    "LayerNorm": LAYER,
+    "RMSNorm": (rms_norm, rms_norm_backward),
+    "GroupNorm": (group_norm, group_norm_backward),
+    "gain and shift": (gain_and_shift, gain_and_shift_backward),
+}
+CHANNELS = 1e4 * np.arange(8)
+
+
+def off_by(backward, k, relative):
+    def wrong(dy, cache):
+        gradients = [np.array(d) for d in backward(dy, cache)]
+        gradients[k] *= 1 + relative
+        return gradients
+
+    return wrong
+
+
+@pytest.mark.parametrize("method", RTOL)
+@pytest.mark.parametrize("layer", LAYERS)
+@pytest.mark.parametrize("offset", [0, 1e5, CHANNELS], ids=["0", "1e5", "channels"])
+def test_any_layer_right_or_wrong(layer, offset, method):
+    forward, backward = LAYERS[layer]
+    at = point((3, 8), offset=offset)
+    assert gradcheck(forward, backward, *at, method=method).passed
+    assert directional_check(forward, backward, *at, method=method).passed
+    for k, name in enumerate(("dx", "dgamma", "dbeta")):
+        report = gradcheck(forward, off_by(backward, k, 1e-5), *at, method=method)
+        assert [n for n, e in report.errors.items() if e > report.rtol] == [name]
+        assert 3e-7 < report.errors[name] < 3e-5  # the yardstick is about the gradient's size
+
+
+def test_group_norm_that_centres_once_has_ten_digits():
+    def forward(x, gamma, beta):
+        halves = x.reshape(*x.shape[:-1], 2, -1)
+        xc = halves - halves.mean(axis=-1, keepdims=True)
+        std = np.sqrt(np.mean(xc * xc, axis=-1, keepdims=True) + 1e-5)
+        return gamma * (xc / std).reshape(x.shape) + beta, group_norm(x, gamma, beta)[1]
+
+    at = point((3, 8), offset=np.repeat([-1e4, 1e4], 4))
+    options = {"method": "complex", "rtol": 1e-10}
+    assert gradcheck(forward, group_norm_backward, *at, **options).passed
+    assert not gradcheck(forward, off_by(group_norm_backward, 0, 1e-5), *at, **options).passed
+
+
+@pytest.mark.parametrize("method", RTOL)
+def test_a_layer_that_grows_steeply(method):
+    """The yardstick looks at slopes nearby, not as far as the check has been."""
+
+    def forward(x, gamma, beta):
+        return gamma * np.exp(x) + beta, (np.exp(x), gamma)
+
+    def backward(dy, cache):
+        return cache[1] * dy * cache[0], *sums(dy, dy * cache[0])
+
+    at = point((3, 8))
+    assert gradcheck(forward, backward, *at, method=method).passed
+    for k in range(3):
+        assert not gradcheck(forward, off_by(backward, k, 1e-5), *at, method=method).passed
+
+
+@pytest.mark.parametrize("method", RTOL)
+@pytest.mark.parametrize("offset", [0, 10, 1e5])
+def test_two_features_where_dx_is_a_remainder(offset, method):
+    """LayerNorm's dx is some 1e-5 of what cancelled: the yardstick is that."""
+    for seed in range(5):
+        x, gamma, beta = point((3, 2), seed, offset=offset)
+        assert gradcheck(*LAYER, x, gamma, beta, method=method).passed
+        assert gradcheck(*LAYER, 1e-9 * x, gamma, beta, method=method).passed
+        backward = changed_by(1e-3 / np.ptp(x, axis=-1, keepdims=True))
+        assert not gradcheck(layer_norm_forward, backward, x, gamma, beta, method=method).passed
+
+
+def changed_by(amount):
+    """Return a backward pass that adds an amount to dx."""
+
+    def backward(dy, cache):
+        dx, dgamma, dbeta = layer_norm_backward(dy, cache)
+        return dx + amount, dgamma, dbeta
+
+    return backward
+
+
+@pytest.mark.parametrize("method", RTOL)
+@pytest.mark.parametrize("sigma", [1e-12, 1e-14])
+def test_rows_without_spread(sigma, method):
+    """There dgamma is tiny beside beta's share of y, and a step of 1 in gamma would not show."""
+    at = point((3, 8), sigma=sigma)
+    assert gradcheck(*LAYER, *at, method=method).passed
+    for k in range(3):
+        assert not gradcheck(
+            layer_norm_forward, off_by(layer_norm_backward, k, 1e-5), *at, method=method
+        ).passed
+
+
+def test_forward_that_writes_every_y_into_one_array():
+    buffer = np.empty((3, 8))
+
+    def forward(x, gamma, beta):
+        y, cache = layer_norm_forward(x, gamma, beta)
+        if y.dtype == buffer.dtype:
+            buffer[...], y = y, buffer
+        return y, cache
+
+    at = point((3, 8))
+    none = changed(dx=0, dgamma=0, dbeta=0)
+    for method in RTOL:
+        for test in (gradcheck, directional_check):
+            assert test(forward, layer_norm_backward, *at, method=method).passed
+            assert not test(forward, none, *at, method=method).passed
+
+
+def test_no_tolerance_lets_a_wrong_shape_or_an_infinity_pass():
+    def transposed(dy, cache):
+        dx, dgamma, dbeta = layer_norm_backward(dy, cache)
+        return dx.T, dgamma, dbeta
+
+    for test in (gradcheck, directional_check):
+        assert not test(layer_norm_forward, transposed, *point((2, 5)), rtol=np.inf).passed
+
+
+def test_gradients_in_one_array():
+    with pytest.raises(ValueError, match="the tuple dx, dgamma, dbeta, got ndarray"):
+        gradcheck(layer_norm_forward, lambda dy, c: np.zeros(3), *point((2, 5)))
+
+
+def test_y_of_another_shape():
+    def forward(x, gamma, beta):
+        y, cache = layer_norm_forward(x, gamma, beta)
+        return y[:1], cache
+
+    for test in (gradcheck, directional_check):
+        with pytest.raises(ValueError, match=r"y in the shape of x, \(2, 5\), got \(1, 5\)"):
+            test(forward, layer_norm_backward, *point((2, 5)))
+
+
+def test_directional_complex_step():
+    at = point((3, 40), offset=1e8)
+    report = directional_check(*LAYER, *at, method="complex")
+    assert report.passed and report.errors["directional"] < 1e-14
+    assert "directional complex step, tolerance 1e-12: passed" in str(report)
+    wrong = changed(dgamma=1 + 1e-9)
+    assert not directional_check(layer_norm_forward, wrong, *at, method="complex").passed
+    with pytest.raises(ValueError, match="method must be"):
+        directional_check(*LAYER, *at, method="forward")
+    with pytest.raises(TypeError, match="complex"):
+        directional_check(
+            lambda *a: (layer_norm_forward(*a)[0].real, layer_norm_forward(*a)[1]),
+            layer_norm_backward,
+            *point((2, 5)),
+            method="complex",
+        )

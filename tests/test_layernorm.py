@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from oracle import norm_wise, oracle
+from oracle import norm_wise, oracle, promised
 
 from lnlib import (
     blocked,
@@ -39,10 +39,10 @@ def both_passes(dy, x, gamma, beta, eps=1e-5, layer=layernorm):
 
 
 @pytest.mark.parametrize("dtype", PROMISE)
-@pytest.mark.parametrize("D", [1, 2, 3, 31, 127, 1000, 4097, 16384])
-@pytest.mark.parametrize("offset", [0, 1e2, 1e4, 1e6, 1e7])
+@pytest.mark.parametrize("D", [1, 2, 3, 31, 127, 1000])
+@pytest.mark.parametrize("offset", [0, 1e4, 1e7])
 def test_promise_against_decimal_arithmetic(layer, dtype, D, offset):
-    dy, x, gamma, beta = data((4 if D < 4000 else 1, D), dtype, seed=D, offset=offset)
+    dy, x, gamma, beta = data((4 if D < 1000 else 1, D), dtype, seed=D, offset=offset)
     y, dx, dgamma, dbeta, bound = oracle(dy, x, gamma, beta)
     got = both_passes(dy, x, gamma, beta, layer=layer)
     assert norm_wise(got[0], y) <= PROMISE[dtype]
@@ -53,6 +53,78 @@ def test_promise_against_decimal_arithmetic(layer, dtype, D, offset):
         staged = layer_norm_backward_staged(dy, x, gamma)
         assert norm_wise(staged[0], dx, bound) <= PROMISE[dtype]
         assert np.array_equal(staged[1], got[2]) and np.array_equal(staged[2], got[3])
+
+
+def staged_passes(dy, x, gamma, beta):
+    y, _ = layer_norm_forward(x, gamma, beta)
+    return y, *layer_norm_backward_staged(dy, x, gamma)
+
+
+# each (dy, x, gamma, beta) -> y, dx, dgamma, dbeta
+IMPLEMENTATIONS = {"reference": both_passes, "staged": staged_passes}
+implementations = pytest.mark.parametrize(
+    "passes", IMPLEMENTATIONS.values(), ids=IMPLEMENTATIONS.keys()
+)
+
+
+def broken_promises(got, truths, sizes, limit=4e-7):
+    names = "y", "dx", "dgamma", "dbeta"
+    errors = {
+        name: norm_wise(value, truth, np.max(size))
+        for name, value, truth, size in zip(names, got, truths, sizes)
+    }
+    return {name: error for name, error in errors.items() if not error <= limit}
+
+
+@implementations
+@pytest.mark.parametrize("D", [2, 3, 4, 33, 768, 16384])
+@pytest.mark.parametrize("gain", ["ones", "nearly ones", "varied"])
+def test_promise_for_offsets_of_x_and_means_of_dy(passes, D, gain):
+    rng = np.random.default_rng(D)
+    spread = {"ones": 0, "nearly ones": 1e-3, "varied": 0.5}[gain]
+    for offset in (0, 1e3, -1e7, 1e7):
+        for mean in (0.5, 1e2, -1e4, 1e4):
+            x, dy = ((m + rng.standard_normal((8, D))).astype(np.float32) for m in (offset, mean))
+            gamma = (1 + spread * rng.uniform(-1, 2, D)).astype(np.float32)
+            beta = rng.standard_normal(D).astype(np.float32)
+            got, (truths, sizes) = passes(dy, x, gamma, beta), promised(dy, x, gamma, beta)
+            assert not broken_promises(got, truths, sizes), (offset, mean)
+            if gain == "ones" and D > 4:
+                assert norm_wise(got[1], truths[1]) <= 4e-7, (offset, mean)  # of max|dx|
+
+
+@implementations
+def test_promise_where_results_cancel(passes):
+    """There an entry may be wrong by much of itself, but not by much of what cancelled."""
+    x, one = np.array([[-1, 1]], np.float32), np.ones(2, np.float32)
+    beta = np.array([1, -1], np.float32)
+    got, (truths, sizes) = passes(x, x, one, beta), promised(x, x, one, beta)
+    assert not broken_promises(got, truths, sizes)
+    assert norm_wise(got[0], truths[0]) > 4e-7  # y = -1 + 1 + a remainder
+    dy, x, gamma, beta = data((2, 5), np.float32)
+    x[1], dy[1] = x[0], -dy[0] * np.float32(1 + 1e-6)
+    got, (truths, sizes) = passes(dy, x, gamma, beta), promised(dy, x, gamma, beta)
+    assert not broken_promises(got, truths, sizes)
+    gamma = np.eye(5, dtype=np.float32)[0]
+    assert not broken_promises(passes(dy, x, gamma, beta), *promised(dy, x, gamma, beta))
+
+
+@pytest.mark.parametrize("D, offset, mean", [(4, 0, 0.5), (4, 1e7, -1e4), (64, 1e7, 5)])
+@pytest.mark.parametrize("name", IMPLEMENTATIONS)
+def test_promise_for_a_million_rows(name, D, offset, mean):
+    """Twenty times the same rows, so that the errors of the sums have one sign and add up."""
+    passes = IMPLEMENTATIONS[name]
+    if (name, D) == ("staged", 64):
+        D = 8  # its sums are those of the reference: no need to wait for them twice
+    rng = np.random.default_rng(3)
+    x, dy = (m + rng.standard_normal((50_000, D)) for m in (offset, mean))
+    gamma, beta = rng.uniform(0.5, 2, (2, D))
+    rows = [a.astype(np.float32) for a in (dy, x, gamma, beta)]
+    y, dx, dgamma, dbeta = passes(*(np.tile(a, (20, 1)) for a in rows[:2]), *rows[2:])
+    truths, sizes = promised(*rows)
+    assert not broken_promises((y[-50_000:], dx[-50_000:]), truths[:2], sizes[:2])
+    assert norm_wise(dgamma, 20 * truths[2], 20 * np.max(sizes[2])) <= 4e-7
+    assert norm_wise(dbeta, 20 * truths[3], 20 * np.max(sizes[3])) <= 4e-7
 
 
 @pytest.mark.parametrize("size", [1e-42, 1e-30, 1e-3, 1e6, 1e20, 3e38])
@@ -89,19 +161,6 @@ def test_float64_rows_near_the_end_of_the_range(layer):
     got = both_passes(dy, x, gamma, beta, layer=layer)
     assert norm_wise(got[0], y) <= 1e-15
     assert norm_wise(got[1], dx, bound) <= 1e-14
-
-
-@pytest.mark.parametrize("offset", [0, 1e7])
-@pytest.mark.parametrize("bias", [0.5, 5])
-def test_a_million_rows_of_biased_dy_keep_the_promise(layer, offset, bias):
-    """Against float64, which the test above holds to 1e-15."""
-    rng = np.random.default_rng(3)
-    x = (offset + rng.standard_normal((1_000_000, 4))).astype(np.float32)
-    dy = (bias + rng.standard_normal((1_000_000, 4))).astype(np.float32)
-    gamma, beta = rng.uniform(0.5, 2, (2, 4)).astype(np.float32)
-    narrow = both_passes(dy, x, gamma, beta, layer=layer)
-    wide = both_passes(*(a.astype(np.float64) for a in (dy, x, gamma, beta)), layer=layer)
-    assert [norm_wise(a, b) <= 4e-7 for a, b in zip(narrow, wide)] == [True] * 4
 
 
 @pytest.mark.parametrize("offset", [0, 10, 300])
@@ -248,6 +307,36 @@ def test_constant_rows_and_single_features(layer):
     assert np.array_equal(y, np.broadcast_to(beta, (3, 1))) and not dx.any()
 
 
+@pytest.mark.parametrize("D", [1, 4])
+@pytest.mark.parametrize(
+    "dtype, sizes",
+    [(np.float32, [1e17, 1e18, 1e19, 1e20, 3e38]), (np.float64, [1e155, 1e156, 1e200, 1.7e308])],
+)
+def test_constant_rows_of_any_size(layer, dtype, sizes, D):
+    dy, _, gamma, beta = data((len(sizes), D), dtype)
+    x = np.array(sizes, dtype)[:, None] + np.zeros(D, dtype)
+    g = gamma.astype(np.float64) * dy
+    dx = (g - g.mean(axis=-1, keepdims=True)) / np.sqrt(1e-5)
+    got = both_passes(dy, x, gamma, beta, layer=layer)
+    assert np.array_equal(got[0], np.broadcast_to(beta, x.shape)) and not got[2].any()
+    for candidate in (got[1], layer_norm_backward_staged(dy, x, gamma)[0]):
+        assert norm_wise(candidate, dx, np.abs(g).max() / np.sqrt(1e-5)) <= PROMISE[dtype]
+
+
+@pytest.mark.parametrize("eps", [1e30, 1e39, 1e60, 1e300])
+def test_eps_beyond_the_dtype(eps):
+    """Right in float32 too, or below what float32 can hold."""
+    dy, x, gamma, beta = data((3, 7), np.float32)
+    x *= 1e6
+    y, dx, dgamma, _, _ = oracle(*(a.astype(np.float64) for a in (dy, x, gamma, beta)), eps)
+    with np.errstate(over="ignore"):
+        got = both_passes(dy, x, gamma, beta, eps)
+    assert norm_wise(got[0], y) <= 4e-7
+    least = np.finfo(np.float32).tiny
+    for value, truth in ((got[1], dx), (got[2], dgamma)):
+        assert norm_wise(value, truth, max(np.abs(truth).max(), least)) <= 4e-7
+
+
 BAD_FORWARD = {
     "x integer": ({"x": np.ones((2, 3), int)}, TypeError, "x must be floating-point"),
     "x boolean": ({"x": np.ones((2, 3), bool)}, TypeError, "x must be floating-point"),
@@ -264,6 +353,8 @@ BAD_FORWARD = {
     "eps negative": ({"eps": -1e-5}, ValueError, "eps must be finite and not negative"),
     "eps nan": ({"eps": np.nan}, ValueError, "eps must be finite"),
     "eps infinite": ({"eps": np.inf}, ValueError, "eps must be finite"),
+    "eps beyond float64": ({"eps": 10**400}, ValueError, "eps must be finite"),
+    "eps boolean": ({"eps": True}, TypeError, "eps must be a real number, got bool"),
     "eps text": ({"eps": "1e-5"}, TypeError, "eps must be a real number"),
     "eps array": ({"eps": np.array([1e-5])}, TypeError, "eps must be a real number"),
 }

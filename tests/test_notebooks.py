@@ -50,7 +50,7 @@ def test_executed_in_order_and_normalised(path):
     ids = [cell.id for cell in notebook.cells]
     assert len(set(ids)) == len(ids)
     for cell, slide_type in zip(notebook.cells, slide_types(notebook.cells)):
-        assert set(cell.metadata) - {"tags"} == {"slideshow"}
+        assert set(cell.metadata) - {"tags", "alt"} == {"slideshow"}
         assert cell.metadata.slideshow == {"slide_type": slide_type}
         assert set(cell.metadata.get("tags", [])) <= {"nbval-ignore-output"}
         assert cell.source.strip()
@@ -115,10 +115,23 @@ def test_readme_and_map_list_the_lesson(path):
 def test_lesson_asserts_and_draws(path):
     cells = code_cells(path)
     short = path == LESSONS[0]
-    assert sum("assert " in cell.source for cell in cells) >= (7 if short else 10)
+    assert sum(cell.source.count("assert ") for cell in cells) >= (7 if short else 20)
     assert sum(len(pictures(cell)) for cell in cells) >= (2 if short else 4)
     for cell in cells:
         assert len(cell.source.splitlines()) <= 20, cell.source
+
+
+@each_lesson
+def test_figures_have_alt_text(path):
+    """A lesson describes all of its figures, or none; what is described is a figure."""
+    described = [cell for cell in code_cells(path) if "alt" in cell.metadata]
+    assert described in ([], [cell for cell in code_cells(path) if pictures(cell)])
+    for cell in described:
+        assert re.fullmatch(r"[A-Z].{40,500}\.", cell.metadata.alt), cell.metadata.alt
+        assert "$" not in cell.metadata.alt and "\\" not in cell.metadata.alt  # it is read aloud
+        for output in cell.outputs:
+            if "image/png" in output.get("data", {}):
+                assert output.metadata["image/png"] == {"alt": cell.metadata.alt}
 
 
 @each_lesson

@@ -80,3 +80,19 @@ def test_bad_input(function):
         function(np.ones((3, 0)))
     with pytest.raises(ValueError, match=r"\(..., D\)"):
         function(2.0)
+    with pytest.raises(ValueError, match="D = 65505 is more than float16 can hold"):
+        function(np.ones((2, 65505), np.float16))
+    assert function(np.tile(np.float16([1, 3]), 1000)) == 1
+
+
+@pytest.mark.parametrize("function", ALL, ids=lambda f: f.__name__)
+def test_byte_order_does_not_matter(function):
+    x = rows(0, np.float32)
+    assert np.array_equal(function(x.astype(">f4")), function(x))
+
+
+def test_only_welford_grows_with_the_length_of_the_row():
+    """As the square root of D, at mean / std = 1; the others sum pairwise."""
+    errors = {D: error(variance.welford, rows(1, np.float32, D)) for D in (64, 4096)}
+    assert 10 < errors[4096] / UNIT[np.float32] < 64 and errors[4096] > 3 * errors[64]
+    assert error(variance.two_pass, rows(1, np.float32, 4096)) < 4 * UNIT[np.float32]

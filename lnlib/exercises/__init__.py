@@ -3,9 +3,9 @@
 from importlib import import_module
 from pathlib import Path
 
-from .checker import EXERCISES, Verdict, check
+from .checker import EXERCISES, Verdict, check, inputs
 
 for _path in sorted(Path(__file__).parent.glob("lesson_*.py")):
     import_module(f".{_path.stem}", __name__)  # each fills EXERCISES
 
-__all__ = ["EXERCISES", "Verdict", "check"]
+__all__ = ["EXERCISES", "Verdict", "check", "inputs"]

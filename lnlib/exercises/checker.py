@@ -1,7 +1,8 @@
 """Try a learner's function on data that tells mistakes apart, and say what is missing.
 
-An exercise is the right answer, the inputs to try it on, and the known mistakes, as functions with
-the same arguments. A wrong answer is compared with every mistake before anything else is said.
+An exercise is the right answer, the inputs to try it on, and the known mistakes. The right answer
+is the text that the solutions notebook shows; most mistakes are edits of it. A wrong answer is
+compared with every mistake before anything else is said.
 """
 
 import copy
@@ -9,14 +10,18 @@ import difflib
 import inspect
 import re
 import textwrap
+import threading
 import warnings
 from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
 
+from . import guard
 from .compare import NOT_DONE, BadResult, compare, values_of
+from .edits import functions_of
 
+_ONE_AT_A_TIME = threading.RLock()  # warnings and patches are those of the whole process
 EXERCISES = {}  # name of the function -> Exercise; the files lesson_00 to lesson_07 fill it
 
 _WRAP = textwrap.TextWrapper(
@@ -34,32 +39,37 @@ class Exercise(NamedTuple):
     Attributes
     ----------
     right : callable
-        The right answer; its name and its arguments are those of the stub.
-    outputs : tuple of str
+        The right answer, as the solutions notebook has it.
+    outputs : list of str
         What the function returns, in order.
     cases : callable
         () -> dict: what is special about the input -> the arguments.
-    mistakes : dict of str to callable
-        What is wrong, in words -> a function that does it wrong.
+    mistakes : list of (str, callable)
+        What is wrong, in words, and a function that does it wrong.
     terms : dict of str to callable
         An output -> a function of the arguments that returns {front: {term: array}}. A wrong
         output that is front * (a sum of multiples of the terms) is told as such a sum.
     rtol : float
         How far from right is still right, relative to the largest entry of the row; 0 for bool.
-    prepare : callable
-        Turns what the learner wrote into a function of the arguments: kernels are compiled here.
+    prepare : callable or None
+        Turns what the learner wrote into a function of a case's arguments: kernels are compiled
+        here. None if it is one.
     judge : callable
-        Of a function whose numbers are right: None, or what is still wrong with it.
+        Of a function whose numbers are right: None, a `Score`, or what is still wrong with it.
+    expected : callable or None
+        What the numbers are compared with, of a case's arguments, where the right answer has
+        too few digits.
     """
 
     right: Callable
-    outputs: tuple
+    outputs: list
     cases: Callable
-    mistakes: dict
-    terms: dict
-    rtol: float
-    prepare: Callable
-    judge: Callable
+    mistakes: list
+    terms: dict = {}
+    rtol: float = 1e-9
+    prepare: Callable | None = None
+    judge: Callable = lambda function: None
+    expected: Callable | None = None
 
 
 class Verdict(NamedTuple):
@@ -82,31 +92,48 @@ class Verdict(NamedTuple):
         return "\n".join([f"{self.name}: {self.status}", *map(_WRAP.fill, self.remarks)])
 
 
+class Score(str):
+    """What a right answer achieved, in words; a `judge` may return it."""
+
+
 class NotChecked(Exception):
-    """Raised by `prepare` if this machine lacks what the check needs; the message says what."""
+    """Raised by `prepare` or `judge` for what cannot be judged here; the message says why."""
 
 
-def exercise(
-    outputs, cases, mistakes, *,
-    terms=None, rtol=1e-9, prepare=lambda f: f, judge=lambda f: None,
-):  # fmt: skip
+def exercise(outputs, cases, mistakes, **options):
     """Register the decorated function as the right answer of an exercise named like it.
 
     Parameters
     ----------
     outputs : str
         The names of what it returns, separated by spaces.
-    cases, mistakes, terms, rtol, prepare, judge
+    mistakes : dict
+        What is wrong, in words -> a function that does it wrong, or a list of edits of the
+        decorated function; see `edits.edits`.
+    cases, **options
         See `Exercise`.
     """
 
     def register(right):
-        EXERCISES[right.__name__] = Exercise(
-            right, tuple(outputs.split()), cases, mistakes, terms or {}, rtol, prepare, judge
-        )
+        known = functions_of(mistakes, right)
+        EXERCISES[right.__name__] = Exercise(right, outputs.split(), cases, known, **options)
         return right
 
     return register
+
+
+def inputs(exercise, number):
+    """Return the arguments of an exercise's input, as fresh copies.
+
+    Parameters
+    ----------
+    exercise : str or callable
+        Its name, or a function of that name.
+    number : int
+        Of the input, from 1 on, as `check` names it.
+    """
+    cases = EXERCISES[getattr(exercise, "__name__", exercise)].cases()
+    return copy.deepcopy(list(cases.values())[number - 1])
 
 
 def check(function):
@@ -115,83 +142,122 @@ def check(function):
     Parameters
     ----------
     function : callable
-        What the learner wrote. Whatever it does, nothing is raised.
+        What the learner wrote. Whatever it does, nothing is raised but KeyboardInterrupt. A call
+        that takes longer than `guard.LIMIT` seconds is stopped; on Windows, or in a thread,
+        there are no alarms, and you must interrupt it.
 
     Returns
     -------
     Verdict
-        Printed, it says "not done yet", "right", or "wrong" and what is missing.
+        Printed, it says "right", "not done yet", or "wrong" and what is missing; "not checked"
+        if that cannot be said here.
     """
-    name = str(getattr(function, "__name__", type(function).__name__))
+    try:
+        name = str(getattr(function, "__name__", type(function).__name__))
+    except Exception:
+        name = type(function).__name__
     if not callable(function):
         return _wrong(name, "Give check the function itself, without parentheses after its name.")
     if name not in EXERCISES:
         near = difflib.get_close_matches(name, EXERCISES, n=1, cutoff=0.8)
         hint = f"Is it {near[0]}?" if near else "Define it with def, by the name in the exercise."
         return _wrong(name, f"No exercise has a function of this name. {hint}")
-    with warnings.catch_warnings(), np.errstate(all="ignore"):
+    with (
+        _ONE_AT_A_TIME,
+        warnings.catch_warnings(),
+        np.errstate(all="ignore"),
+        guard.unwritten_as_nan(),
+    ):
         warnings.simplefilter("ignore")
         return _check(name, function, EXERCISES[name])
 
 
 def _wrong(name, *remarks):
-    return Verdict("wrong", name, remarks)
+    return Verdict("wrong", name, tuple(remark for remark in remarks if remark))
 
 
 def _check(name, function, task):
     if trouble := _signature_trouble(function, task.right):
         return _wrong(name, trouble)
     cases, results, changed = task.cases(), [], []
+    call = guard.guarded(function, changed)
+    prepared = task.prepare(call) if task.prepare else call
     for arguments in cases.values():
+        given = copy.deepcopy(arguments)
         try:
-            given = copy.deepcopy(arguments)
-            results.append(values_of(task.prepare(function)(*given), task.outputs))
-            changed += _changed(given, arguments, task.right)
-        except NotChecked as error:
-            return Verdict("not checked", name, (str(error),))
-        except NotImplementedError as error:
-            return Verdict(NOT_DONE, name, (str(error),) if str(error) else ())
-        except (Exception, SystemExit) as error:
-            return _wrong(name, _told(error, function))
+            results.append(values_of(prepared(*given), task.outputs))
+        except BaseException as error:
+            return _stopped(name, error, function, task, len(results))
+        changed += _changed(given, arguments, task.right)
     if all(value is None for values in results for value in values):
-        code = getattr(function, "__code__", None)
+        code = _code_of(function)
         begun = code and (code.co_names or code.co_nlocals > code.co_argcount)
         hint = ("It returns nothing: is the return missing?",) if begun else ()
         return Verdict(NOT_DONE, name, hint)
-    remarks = compare(task, cases, results)
-    return _verdict(name, function, task, remarks, list(dict.fromkeys(changed)), len(cases))
-
-
-def _verdict(name, function, task, remarks, changed, tried):
+    remarks, first = compare(task, cases, results)
     said = {}  # what is wrong -> with which outputs
     for output, remark in remarks.items():
         if remark not in (None, NOT_DONE):
             said.setdefault(remark, []).append(output)
-    wrong = [f"{', '.join(outputs)}: {remark}" for remark, outputs in said.items()]
-    undone = [output for output, remark in remarks.items() if remark == NOT_DONE]
+    inform = [f"{', '.join(outputs)}: {remark}" for remark, outputs in said.items()]
+    inform += [f"{output}: {NOT_DONE}." for output in remarks if remarks[output] == NOT_DONE]
     fine = [output for output, remark in remarks.items() if remark is None]
-    inform = wrong + [f"{output}: {NOT_DONE}." for output in undone]
     if fine and inform:
         inform.append(f"{', '.join(fine)}: right.")
     if changed:
-        start = "It" if wrong or undone else "The numbers are right, but it"
+        start = "It" if inform else "The numbers are right, but it"
         inform.append(
-            f"{start} changes {' and '.join(changed)} in place (with -=, *=, out= or an index on "
-            "the left of =). The caller still needs the old values: make a new array."
+            f"{start} changes {' and '.join(dict.fromkeys(changed))} in place (with -=, *=, out= "
+            "or an index on the left of =). The caller still needs the old values: make a new "
+            "array."
         )
-    if wrong or changed:
-        return _wrong(name, *inform)
-    if undone:
+    if said or changed:
+        return _wrong(name, *inform, _again(name, task, first) if said else "")
+    if inform:
         return Verdict(NOT_DONE, name, tuple(inform))
     try:
-        complaint = task.judge(function)
-    except (Exception, SystemExit) as error:
-        complaint = _told(error, function)
-    if complaint:
-        return _wrong(name, complaint)
-    many = "1 input tried," if tried == 1 else f"{tried} inputs tried, all"
-    within = f"within {task.rtol:.0e}" if task.rtol else "as they should be"
-    return Verdict("right", name, (f"{many} {within}.",))
+        judgement = task.judge(call)
+    except BaseException as error:
+        return _stopped(name, error, function, task)
+    if judgement and not isinstance(judgement, Score):
+        return _wrong(name, judgement)
+    return Verdict("right", name, (_tried(list(cases), task.rtol), *filter(None, [judgement])))
+
+
+def _stopped(name, error, function, task, number=None):
+    """Return the verdict on a function that has raised an error, for the input of that number."""
+    if isinstance(error, KeyboardInterrupt):
+        raise error
+    if isinstance(error, NotChecked):
+        return Verdict("not checked", name, (str(error),))
+    if isinstance(error, NotImplementedError):
+        return Verdict(NOT_DONE, name, tuple(filter(None, [_text_of(error)])))
+    again = "" if number is None else _again(name, task, number)
+    return _wrong(name, _what_was_raised(error, function), again)
+
+
+def _again(name, task, number):
+    """Return the call that went wrong, as the learner can run it; "" for a kernel."""
+    if task.prepare:
+        return ""
+    arguments = list(task.cases().values())[number]
+    if all(isinstance(a, int | float | str) for a in arguments):
+        return f"Run it again: {name}({', '.join(map(repr, arguments))})"
+    call = f"{name}(*inputs({name}, {number + 1}))"
+    return f"Run it again: from lnlib.exercises import inputs; {call}"
+
+
+def _tried(labels, rtol):
+    """Return what a right answer was tried on."""
+    some = labels if len(labels) <= 6 else labels[-4:]
+    many = f"{len(labels)} inputs{', among them' if some != labels else ''}"
+    within = f"within {rtol:.0e}" if rtol else "as they should be"
+    return f"Tried on {many if len(labels) > 1 else '1 input'}: {'; '.join(some)}. All {within}."
+
+
+def _code_of(function):
+    code = getattr(function, "__code__", None)
+    return code if inspect.iscode(code) else None
 
 
 def _signature_trouble(function, right):
@@ -199,6 +265,10 @@ def _signature_trouble(function, right):
     expected = list(inspect.signature(right).parameters)
     try:
         signature = inspect.signature(function)
+        plain = [
+            p.replace(annotation=p.empty, default=p.empty) for p in signature.parameters.values()
+        ]
+        takes = inspect.Signature(plain)
     except Exception:  # a callable without a signature: see what happens
         return None
     mine = list(signature.parameters)
@@ -208,19 +278,28 @@ def _signature_trouble(function, right):
         fits = False
     else:
         fits = mine == expected or set(mine) != set(expected)  # other names will do, in order
-    return None if fits else f"It must take ({', '.join(expected)}), and takes ({', '.join(mine)})."
+    return None if fits else f"It must take ({', '.join(expected)}), and takes {takes}."
 
 
-def _told(error, function):
+def _text_of(error):
+    """Return the first line of what an exception says, without addresses."""
+    try:
+        text = re.sub(r" at 0x[0-9a-fA-F]+", "", str(error)).strip()
+    except Exception:
+        return ""
+    return text.splitlines()[0][:200] if text else ""
+
+
+def _what_was_raised(error, function):
     """Say what was raised, and in which line of the function."""
     if isinstance(error, BadResult):
         return f"It {error}."
-    try:
-        text = re.sub(r" at 0x[0-9a-fA-F]+", "", str(error)).strip()
-        text = text.splitlines()[0][:200] if text else ""
-    except Exception:
-        text = ""
-    where, code, step = "", getattr(function, "__code__", None), error.__traceback__
+    if isinstance(error, guard.TooLong):
+        return f"It was stopped after {guard.LIMIT:g} seconds: does one of its loops never end?"
+    text = _text_of(error)
+    if text.startswith("The truth value of an array"):
+        text = "max, min, if and `and` want one number; np.maximum, np.where, & go by entries"
+    where, code, step = "", _code_of(function), error.__traceback__
     while step:
         if step.tb_frame.f_code is code:
             where = f" in line {step.tb_lineno - code.co_firstlineno + 1} of the function"

@@ -65,8 +65,10 @@ def compare(task, cases, results):
 
     Returns
     -------
-    dict of str to (str or None)
+    remarks : dict of str to (str or None)
         For each output: None if it is right, NOT_DONE, or what is wrong.
+    first : int
+        The first case in which something is not right.
     """
 
     def run(function):
@@ -77,43 +79,50 @@ def compare(task, cases, results):
     def same(some, others):
         return all(close(a, b, task.rtol) for a, b in zip(some, others))
 
-    right, mine = run(task.right), list(zip(*results))
+    right, mine = run(task.expected or task.right), list(zip(*results))
     done = [not any(value is None for value in values) for values in mine]
     wrong = any(there and not same(*both) for there, *both in zip(done, mine, right))
-    known = {}
-    for text, mistake in task.mistakes.items() if wrong else ():
+    known = []  # (what is wrong, the outputs of who does that)
+    for text, mistake in task.mistakes if wrong else ():
         try:
-            known[text] = run(mistake)
+            known.append((text, run(mistake)))
         except Exception:  # some inputs stop some mistakes
             continue
-    remarks = {}
+    remarks, wrong_cases = {}, [len(cases)]
     for k, output in enumerate(task.outputs):
         if not done[k]:
-            some = [label for label, value in zip(cases, mine[k]) if value is None]
+            some = [i for i, value in enumerate(mine[k]) if value is None]
             remarks[output] = NOT_DONE
             if len(some) < len(cases):
-                remarks[output] = f"nothing for {some[0]}: is a return missing?"
+                wrong_cases.append(some[0])
+                remarks[output] = f"nothing for {list(cases)[some[0]]}: is a return missing?"
         elif same(mine[k], right[k]):
             remarks[output] = _type_trouble(mine[k], right[k])
         else:
-            others = [
-                name
-                for name, values, theirs, there in zip(task.outputs, right, mine, done)
-                if there and same(mine[k], values) and not same(theirs, values)
-            ]
-            text, whole = _known_mistake(k, mine, right, known, done, task.rtol)
-            if others and not whole:
+            remarks[output] = _what_is_wrong(k, task, cases, mine, right, known, done)
+            wrong_cases.append(_first_wrong(mine[k], right[k], task.rtol))
+    return remarks, min(wrong_cases) % len(cases)
+
+
+def _first_wrong(some, others, rtol):
+    return next(i for i, (a, b) in enumerate(zip(some, others)) if not close(a, b, rtol))
+
+
+def _what_is_wrong(k, task, cases, mine, right, known, done):
+    """Return what is wrong with output k: another output, a known mistake, or how it differs."""
+    text, theirs, whole = _known_mistake(k, mine, right, known, done, task.rtol)
+    for name, values, own, there in zip(task.outputs, right, mine, done):
+        if there and not whole and all(close(a, b, task.rtol) for a, b in zip(mine[k], values)):
+            if not all(close(a, b, task.rtol) for a, b in zip(own, values)):
                 asked = ", ".join(task.outputs)
-                remarks[output] = f"this is what {others[0]} should be; the order is {asked}."
-            elif text:
-                trouble = shape_trouble(mine[k], known[text][k], cases)
-                trouble = trouble and shape_trouble(mine[k], right[k], cases)
-                remarks[output] = f"{text} Also: {trouble}" if trouble else text
-            else:
-                terms_of = task.terms.get(output)
-                terms = [terms_of(*a) for a in cases.values()] if terms_of else None
-                remarks[output] = describe(output, mine[k], right[k], list(cases), terms, task.rtol)
-    return remarks
+                return f"this is what {name} should be; the order is {asked}."
+    if text:
+        trouble = shape_trouble(mine[k], theirs, cases)
+        trouble = trouble and shape_trouble(mine[k], right[k], cases)
+        return f"{text} Also: {trouble}" if trouble else text
+    terms_of = task.terms.get(task.outputs[k])
+    terms = [terms_of(*a) for a in cases.values()] if terms_of else None
+    return describe(task.outputs[k], mine[k], right[k], list(cases), terms, task.rtol)
 
 
 def _squeezed(arrays):
@@ -122,33 +131,30 @@ def _squeezed(arrays):
 
 
 def _known_mistake(k, mine, right, known, done, rtol):
-    """Return the mistake that explains output k, or None, and whether it explains all outputs.
+    """Return the mistake that explains output k, its output, and whether it explains all outputs.
 
     If none does so in every case: the only one that explains the first case that is wrong, for two
-    mistakes at once of which one does not show there.
+    mistakes at once of which one does not show there. If there is none, None comes first.
     """
 
     def alike(some, others):
         return all(close(a, b, rtol) for a, b in zip(_squeezed(some), _squeezed(others)))
 
-    def explains_all(theirs):
-        return all(alike(a, b) for a, b, there in zip(mine, theirs, done) if there)
-
-    fits = {
-        text: explains_all(theirs)
-        for text, theirs in known.items()
-        if alike(mine[k], theirs[k]) and not alike(theirs[k], right[k])
-    }
+    fits = []
+    for text, theirs in known:
+        if alike(mine[k], theirs[k]) and not alike(theirs[k], right[k]):
+            whole = all(alike(a, b) for a, b, there in zip(mine, theirs, done) if there)
+            fits.append((text, theirs[k], whole))
     if fits:
-        text = max(fits, key=fits.get)
-        return text, fits[text]
-    bad = next(i for i, (a, b) in enumerate(zip(mine[k], right[k])) if not close(a, b, rtol))
+        return max(fits, key=lambda fit: fit[2])
+    bad = _first_wrong(mine[k], right[k], rtol)
     if right[k][bad].size > 1 and np.all(np.isfinite(mine[k][bad])):  # one number proves little
-        found = [
-            text for text, theirs in known.items() if close(mine[k][bad], theirs[k][bad], rtol)
-        ]
-        return (found[0] if len(found) == 1 else None), False
-    return None, False
+        found = {
+            text: theirs[k] for text, theirs in known if close(mine[k][bad], theirs[k][bad], rtol)
+        }
+        if len(found) == 1:
+            return *found.popitem(), False
+    return None, None, False
 
 
 def _type_trouble(mine, right):

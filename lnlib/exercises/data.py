@@ -1,13 +1,13 @@
 """Inputs for the checkers: never constant, symmetric or aligned, no two axes of one length."""
 
 from typing import NamedTuple
-from unittest import mock
 
 import numpy as np
 
 from ..bugs import BUGS
 from ..checks import row_mean
-from ..layernorm import LayerNormCache, layer_norm_backward, layer_norm_forward
+from ..layernorm import LayerNormCache, layer_norm_forward
+from .edits import edits, functions_of
 
 
 class Layer(NamedTuple):
@@ -30,28 +30,6 @@ def layer(seed, *shape, spread=1.0):
     return Layer(dy, x, gamma, beta, *layer_norm_forward(x, gamma, beta))
 
 
-def unwritten_as_nan(function):
-    """Let np.empty and np.empty_like give NaN, so that results which nobody writes can be seen."""
-
-    def poisoned(make):
-        def filled(*args, **options):
-            array = make(*args, **options)
-            if array.dtype.kind in "fc":
-                array.fill(np.nan)
-            return array
-
-        return filled
-
-    def call(*arguments):
-        with (
-            mock.patch("numpy.empty", poisoned(np.empty)),
-            mock.patch("numpy.empty_like", poisoned(np.empty_like)),
-        ):
-            return function(*arguments)
-
-    return call
-
-
 def layers(*shape):
     """Return {what is special: Layer}: three shapes; rows in which eps is a part of var + eps."""
     *lead, D = shape
@@ -62,11 +40,39 @@ def layers(*shape):
     }
 
 
-EVERYTHING = slice(None)
+def _backward(dy, x_hat, rstd, gamma):
+    axis = -1
+    rows = tuple(range(dy.ndim - 1))
+    g = gamma * dy  # (B, T, D)
+    mean_g = g.mean(axis=axis, keepdims=True)  # (B, T, 1)
+    mean_gx = (g * x_hat).mean(axis=axis, keepdims=True)  # (B, T, 1)
+    dx = rstd * (g - mean_g - x_hat * mean_gx)  # (B, T, D)
+    return dx, (dy * x_hat).sum(axis=rows), dy.sum(axis=rows)
 
 
-def museum(as_cache, outputs=EVERYTHING):
-    """Return {diagnosis: mistake} with every bug of `lnlib.bugs`, and slips of the keyboard.
+SLIPS = edits("""
+    .mean( => .sum(
+        sums where the two means along the row belong.
+    mean_g = g.mean( => mean_g = g.sum(
+        the first mean is a sum.
+    axis = -1 => axis = 0
+        the two means are taken over the sequences (axis 0), not along each row.
+    axis = -1 => axis = 1
+        the two means are taken over the tokens (axis 1), not along each row.
+    axis = -1 => axis = None
+        the two means are taken over the whole array, where each row has its own.
+    rstd * (g - mean_g => (rstd * g - mean_g
+        rstd multiplies the first term only; it belongs to all three.
+    (dy * x_hat).sum( => (g * x_hat).sum(
+    dy.sum( => g.sum(
+        summed from g = gamma * dy; gamma and beta come after x_hat, so sum dy.
+    (dy * x_hat).sum( => (dy * x_hat).mean(
+        the mean over the rows. The loss is a sum over rows: nothing divides.
+""")
+
+
+def museum(as_cache, outputs=slice(None)):
+    """Return {what is wrong: function}: every bug of `lnlib.bugs`, and slips of the keyboard.
 
     Parameters
     ----------
@@ -77,10 +83,13 @@ def museum(as_cache, outputs=EVERYTHING):
     """
 
     def mistake(backward):
-        return lambda dy, *rest: backward(dy, as_cache(*rest))[outputs]
+        return lambda dy, *kept: backward(dy, as_cache(*kept))[outputs]
 
-    told = {f"{bug.name}. Forgotten: {bug.forgets}.": mistake(bug.backward) for bug in BUGS}
-    return told | {text: mistake(backward) for text, backward in SLIPS.items()}
+    def slip(backward):
+        return mistake(lambda dy, cache: backward(dy, *cache))
+
+    wrong = {f"{bug.name}. Forgotten: {bug.forgets}.": mistake(bug.backward) for bug in BUGS}
+    return wrong | {text: slip(backward) for text, backward in functions_of(SLIPS, _backward)}
 
 
 def wrong_rstd(root, what, square):
@@ -100,54 +109,6 @@ def wrong_rstd(root, what, square):
         f"the root is missing: divided by {what}.": lambda v, eps: 1 / (v + eps),
         f"multiplied by the {root}, where x_hat is divided by it.": lambda v, eps: np.sqrt(v + eps),
     }
-
-
-def _dx_with(mean_g, mean_gx):
-    """Return a backward pass whose two means, of one argument, are other functions."""
-
-    def backward(dy, cache):
-        x_hat, rstd, gamma = cache
-        _, dgamma, dbeta = layer_norm_backward(dy, cache)
-        g = gamma * dy
-        return rstd * (g - mean_g(g) - x_hat * mean_gx(g * x_hat)), dgamma, dbeta
-
-    return backward
-
-
-def _both(**options):
-    return _dx_with(*2 * [lambda a: a.mean(**options)])
-
-
-def _rstd_on_the_first(dy, cache):
-    x_hat, rstd, gamma = cache
-    dx, dgamma, dbeta = layer_norm_backward(dy, cache)
-    return dx / rstd + (rstd - 1) * gamma * dy, dgamma, dbeta
-
-
-def _from_g(dy, cache):
-    dx, dgamma, dbeta = layer_norm_backward(dy, cache)
-    return dx, cache.gamma * dgamma, cache.gamma * dbeta
-
-
-def _averaged(dy, cache):
-    dx, dgamma, dbeta = layer_norm_backward(dy, cache)
-    return dx, dgamma * dgamma.size / dy.size, dbeta
-
-
-SLIPS = {  # diagnosis -> backward pass
-    "sums where the two means along the row belong.": _dx_with(
-        *2 * [lambda a: a.sum(axis=-1, keepdims=True)]
-    ),
-    "the first mean is a sum.": _dx_with(lambda a: a.sum(axis=-1, keepdims=True), row_mean),
-    "the two means are taken over the sequences (axis 0), not along each row.": _both(axis=0),
-    "the two means are taken over the tokens (axis 1), not along each row.": _both(
-        axis=1, keepdims=True
-    ),
-    "the two means are taken over the whole array, where each row has its own.": _both(),
-    "rstd multiplies the first term only; it belongs to all three.": _rstd_on_the_first,
-    "summed from g = gamma * dy; gamma and beta come after x_hat, so sum dy.": _from_g,
-    "the mean over the rows. The loss is a sum over rows: nothing divides.": _averaged,
-}
 
 
 def dx_terms(dy, x_hat, rstd, gamma):

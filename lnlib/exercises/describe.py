@@ -9,7 +9,8 @@ def close(a, b, rtol):
         return False
     if b.dtype == bool:
         return bool(np.all(a == b))
-    size = np.abs(b).max(axis=-1, keepdims=True, initial=0) if b.ndim else np.abs(b)
+    size = np.where(np.isfinite(b), np.abs(b), 0)
+    size = size.max(axis=-1, keepdims=True, initial=0) if b.ndim else size
     agree = (np.abs(a - b) <= rtol * size) | (a == b) | (np.isnan(a) & np.isnan(b))
     return bool(np.all(agree))
 
@@ -36,11 +37,11 @@ def describe(output, mine, right, labels, terms, rtol):
     if trouble := shape_trouble(mine, right, labels):
         return trouble
     fits = [close(a, b, rtol) for a, b in zip(mine, right)]
-    told = None
+    text = None
     if right[0].dtype != bool:
-        told = None if any(fits) else _as_multiple(mine, right, labels, rtol)
-        told = told or (_as_sum(terms, mine, right) if terms else None)
-    return told or _largest_error(output, mine, right, labels, fits, rtol)
+        text = None if any(fits) else _as_multiple(mine, right, labels, rtol)
+        text = text or (_as_sum(terms, mine, right) if terms else None)
+    return text or _largest_error(output, mine, right, labels, fits, rtol)
 
 
 def shape_trouble(mine, right, labels):
@@ -85,7 +86,7 @@ def _largest_error(output, mine, right, labels, fits, rtol):
     listed = ", for ".join(passed) if len(passed) < 4 else f"{len(passed)} of {len(fits)} inputs"
     text = f"right for {listed}, but for {labels[bad]}" if passed else f"for {labels[bad]}"
     if not b.ndim:
-        return f"{text}: {told_apart(a[()], b[()])}"
+        return f"{text}: {differing_digits(a[()], b[()])}"
     factor = np.nan if b.dtype == bool else _factor(a, b, rtol)
     if np.isfinite(factor) and abs(factor - 1) > 1e-3:
         return f"{text} it is {f'{factor:.4g} times what is asked' if factor else 'zero'}."
@@ -94,17 +95,17 @@ def _largest_error(output, mine, right, labels, fits, rtol):
     at = np.unravel_index(np.argmax(np.where(np.isnan(error), np.inf, error)), error.shape)
     place = f"{output}[{', '.join(map(str, at))}]"
     shape = f" (shape {b.shape})" if str(b.shape) not in labels[bad] else ""
-    text += f"{shape} the largest error is at {place}: {told_apart(a[at], b[at])}"
+    text += f"{shape} the largest error is at {place}: {differing_digits(a[at], b[at])}"
     if error[at] < 1e-5:
         text += (
             f" All errors are below {10 ** np.ceil(np.log10(error[at])):.0e} of the row's largest."
         )
         if error[at] > 1e-9 == rtol:  # of formulas in float64
-            text += " Was something rounded to float32, or an eps added?"
+            text += " Was something rounded to float32, an eps added, or another step taken?"
     return text
 
 
-def told_apart(a, b):
+def differing_digits(a, b):
     """Write two numbers with as many digits as it takes to see that they differ."""
     if isinstance(b, np.bool_):
         shown = bool(a) if a in (0, 1) else f"{a:.4g}"

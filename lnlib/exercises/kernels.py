@@ -4,15 +4,67 @@ import re
 
 import numpy as np
 
-from ..gpu import EmulationError, emulator
+from .. import gpu
+from ..gpu import emulator
 from .checker import NotChecked
 from .compare import BadResult
 
 ORDERS = "forward", "reverse", 1  # a kernel must not care who comes first
+UNWRITTEN = 0x7FC0DEAD  # the bits of a NaN that no arithmetic gives
+
+LINES = {  # never right, wherever it stands -> what is wrong with it
+    r"\b(?!__syncthreads\b)_*sync_?threads?\b": "the barrier is called __syncthreads",
+    r"__sync(threads|warp)\s*;": "a call needs parentheses, also if nothing stands in them",
+    r"[\w)\]]\s*\*\*\s*[\d(]": "C++ has no **, a square is c * c",
+    r"(^|[;{}])\s*#(?!\s*(define|undef|include|if|el|endif|pragma|error|warning|line))": (
+        "a comment begins with //"
+    ),
+    r"__shfl_\w*sync\s*\([^,()]*,\s*(0x[fF]+u?|~0u?)\b": (
+        "the mask comes first, then what the lane gives: __shfl_xor_sync(0xffffffff, value, bits)"
+    ),
+    r"__shfl_\w*sync\s*\([^,()]*,[^,()]*\)": (
+        "a shuffle takes the mask, what the lane gives, and a number"
+    ),
+    r"__shfl(_xor|_up|_down)?\s*\(": "the name of a shuffle ends in _sync, and a mask comes first",
+    r"\b(np|math)\.": "this is Python's; the root in CUDA is sqrtf",
+    r"\b(if|for|while)\b[^(]*:\s*$": "C++ wants parentheses after if and for, and no colon",
+    r"\b(elif|def|None|True|False)\b": "this is Python's word, not C++'s",
+}
+MESSAGES = {  # of g++ or clang++ -> in other words; {} is the name that stands in it
+    r"['‘](\w+)['’] was not declared|undeclared identifier '(\w+)'|arguments to ['‘](\w+)['’]": (
+        "{0} is not declared: it is misspelt, or has no type in front of it"
+    ),
+    r"expected [^:]*['‘];['’]": "a semicolon is missing at the end",
+    r"no return|control reaches end|does not return a value": (
+        "a function with a result comes to its end without return"
+    ),
+    r"read-only|const-qualified": "it is const, and cannot be changed",
+    r"redeclaration|redefinition|conflicting declaration": "it is declared twice",
+    r"no matching function for call to ['‘](\w+)": (
+        "{0} does not take these arguments: one is wrong or missing, or THREADS, as in "
+        "{0}<THREADS>(...)"
+    ),
+    r"operator\^|invalid operands.*\|.*\^": "^ is no power in C++, a square is c * c",
+    r"(no match for|invalid operands).*Vector|no viable overloaded": (
+        "vectors cannot be added or multiplied, but their entries can, .at[j]"
+    ),
+    r"(cannot convert|no viable conversion|conversion from).*Vector": (
+        "a vector stands where a number belongs, or a number where a vector does: "
+        ".at[j] is one number of it"
+    ),
+}
 
 
 class Stopped(BadResult):
     """Raised for source that does not compile, or that the emulator stops."""
+
+
+def code_of(text):
+    """Return CUDA source with nothing in its comments and strings, line by line the same."""
+    comment_or_string = r"//[^\n]*|/\*.*?\*/|\"(?:\\.|[^\"\\\n])*\"|'(?:\\.|[^'\\\n])*'"
+    return re.sub(
+        comment_or_string, lambda found: "\n" * found[0].count("\n") or " ", text, flags=re.S
+    )
 
 
 def source_of(text, name):
@@ -42,17 +94,52 @@ def source_of(text, name):
         many = isinstance(text, tuple | list)
         got = f"{len(text)} values" if many else f"a {type(text).__name__}"
         raise BadResult(f"returns {got}, not one text with CUDA source")
-    if not re.search(rf"\b{name}\s*\(", text):
+    text = text.lstrip("\n")
+    code = code_of(text)
+    if not re.search(rf"\b{name}\s*\(", code):
         raise BadResult(f"returns a text without the function {name}")
-    if text.count("{") != text.count("}"):
-        count = f"{text.count('{')} {{ and {text.count('}')} }}"
-        raise BadResult(f"returns a text with {count}: one is missing or too many")
-    for qualifiers, head in re.findall(r"^(\w[\w\s<>*&]*?)(\w+)\([^;{}]*\)\s*\{", text, re.M):
-        if "__device__" not in qualifiers and "__global__" not in qualifiers:
-            raise BadResult(f"returns a text in which {head} has no __device__ in front")
+    if trouble := _parentheses(code) or _heads(code):
+        raise BadResult(f"returns a text {trouble}")
     if not emulator.available():
         raise NotChecked(emulator.status())
-    return text.lstrip("\n")
+    return text
+
+
+def _parentheses(code):
+    """Say which are not closed, or None."""
+    if re.search(r"^\s*#\s*if", code, re.M):  # an opening one may stand in both branches
+        return None
+    for left, right in ("{}", "()", "[]"):
+        if code.count(left) != code.count(right):
+            lines = code.splitlines()
+            odd = [k for k, line in enumerate(lines) if line.count(left) != line.count(right)]
+            where = f" (line {odd[0] + 1}: {lines[odd[0]].strip()})" if len(odd) == 1 else ""
+            count = f"{code.count(left)} {left} and {code.count(right)} {right}"
+            return f"with {count}: one is missing or too many{where}"
+
+
+def _heads(code):
+    """Say which function threads cannot call, or None."""
+    if re.search(r"#\s*define.*__device__", code):  # by another name
+        return None
+    code = re.sub(r"^[ \t]*#(?:.*\\\n)*.*", "", code, flags=re.M)
+    heads = _without(r"\{[^{}]*\}", "\0", code).split("\0")[:-1]
+    for head in heads:
+        head = _without(r"\([^()]*\)", "@", head.rpartition(";")[2])
+        name = re.search(r"(\w+)\s*@\s*$", head)
+        if name and "__device__" not in head and "__global__" not in head:
+            return f"in which {name[1]} has no __device__ in front"
+        if name and "__global__" in head and not re.search(r"\bvoid\b", head):
+            return (
+                f"in which {name[1]} is __global__, a kernel, and those return nothing: "
+                "a function that threads call is __device__"
+            )
+
+
+def _without(innermost, mark, text):
+    while (shorter := re.sub(innermost, mark, text)) != text:
+        text = shorter
+    return text
 
 
 def launch(pieces, kernel, blocks, threads, inputs, outputs, numbers, counts=None):
@@ -76,28 +163,72 @@ def launch(pieces, kernel, blocks, threads, inputs, outputs, numbers, counts=Non
     ------
     Stopped
         With what the emulator says: the lines that it names are those of the learner's source.
+    NotChecked
+        If the source has something in it that the emulator does not know.
     """
     before, yours, after = pieces
     source = f'{before}\n#line 1 "your source"\n{yours}\n#line 1 "the check"\n{after}\n'
     for order in ORDERS:
-        results = {name: np.full(shape, np.nan, np.float32) for name, shape in outputs.items()}
+        results = {
+            name: np.full(shape, UNWRITTEN, np.uint32).view(np.float32)
+            for name, shape in outputs.items()
+        }
         traffic = {}
         try:
             emulator.run(
                 order, source, traffic, kernel, blocks, threads, 0, inputs, results, numbers,
                 seconds=30,  # enough for all that ever returns
             )  # fmt: skip
-        except EmulationError as error:
-            raise Stopped(_told(str(error), kernel)) from None
+        except gpu.EmulationError as error:
+            raise Stopped(in_other_words(str(error), kernel, yours)) from None
+        except gpu.Unsupported as error:
+            said = str(error)
+            raise NotChecked(
+                f"{said[0].upper()}{said[1:]}. It may be right: this check cannot tell."
+            ) from None
         if counts is not None:
             counts.update(traffic)
     return results
 
 
-def _told(text, kernel):
-    """Return what the emulator says, to stand after "It", without the kernel's name and folders."""
-    text = re.sub(r"[^\s'\"]*/(?=\S)", "", text.strip().splitlines()[0])
-    if "emulated::Reference" in text and "no member named" in text:
-        return "stores single numbers of a vector in memory: store the whole vector, s[i] = row[v]"
-    text = text.replace(f"{kernel}: ", "fails in the emulator: ", 1)
-    return text.removeprefix(f"{kernel} ")
+def refuse_nan(results, *names):
+    """Raise Stopped for an output that is NaN wherever it is written."""
+    for name in names:
+        written = results[name][results[name].view(np.uint32) != UNWRITTEN]
+        if written.size and np.isnan(written).all():
+            raise Stopped(
+                f"writes {name}, but only NaN: something in it never got a value. What += adds to, "
+                "and the registers of an array, hold anything until you set them"
+            )
+
+
+def in_other_words(said, kernel, source):
+    """Return what the emulator says, to stand after "It", and a compiler's words in other words.
+
+    Parameters
+    ----------
+    said : str
+        The message of an EmulationError.
+    kernel, source : str
+        The name that the message begins with, and what the learner wrote.
+    """
+    said = re.sub(r"[^\s'\"]*/(?=\S)", "", said.strip().splitlines()[0])  # no folders
+    lines = source.splitlines()
+    hint = None
+    for k, line in enumerate(code_of(source).splitlines()):
+        for pattern, words in LINES.items():
+            if not hint and re.search(pattern, line):
+                hint = f"line {k + 1}, {lines[k].strip()}: {words}"
+    if "does not compile" not in said:
+        said = said.replace(f"{kernel}: ", "fails in the emulator: ", 1).removeprefix(f"{kernel} ")
+        return f"{said}. And {hint}" if hint else said
+    place = re.search(r"your source:(\d+): error: (.*)", said)
+    if hint or not place:
+        return f"does not compile: {hint}" if hint else said.removeprefix(f"{kernel} ")
+    number, message = int(place[1]), place[2]
+    line = lines[number - 1].strip() if number <= len(lines) else ""
+    for pattern, words in MESSAGES.items():
+        if found := re.search(pattern, f"{message} | {line}"):
+            message = words.format(*[name for name in found.groups() if name])
+            break
+    return f"does not compile: line {number}, {line}: {message}"

@@ -2,10 +2,10 @@
 
 import numpy as np
 
-from ..checks import row_mean
 from ..layernorm import layer_norm_forward
 from .checker import exercise
 from .data import layer, layers
+from .edits import edits
 
 
 def _pairs():
@@ -42,72 +42,56 @@ def _pairs():
             m,
             1e-6,
         ),
+        "an error of exactly rtol": (4 * np.sign(m) + 0.5, 4 * np.sign(m), 0.125),
         "gradients near 1e9 that agree": (1e9 * m * (1 + 1e-10 * noise), 1e9 * m, 1e-8),
     }
-
-
-def _size(a):
-    return np.abs(a).max()
 
 
 @exercise(
     "answer",
     _pairs,
-    {
-        "a NaN passes: `nan > rtol` is False, so no error is found too large. Ask whether it is "
-        "small enough.": lambda a, m, rtol: not _size(a - m) / _size(m) > rtol,
-        "a NaN is passed over (as by nanmax, by Python's max, or where each entry is asked whether "
-        "it is too large); it must fail the check.": lambda a, m, rtol: (
-            np.nanmax(abs(a - m)) <= rtol * np.nanmax(abs(m))
-        ),
-        "a NaN counts as 0, and passes where 0 is right.": lambda a, m, rtol: (
-            _size(np.nan_to_num(a) - np.nan_to_num(m)) <= rtol * _size(np.nan_to_num(m))
-        ),
-        "a NaN passes where both arrays have one (equal_nan).": lambda a, m, rtol: np.allclose(
-            a, m, rtol=0, atol=rtol * np.nanmax(abs(m)), equal_nan=True
-        ),
-        "one yardstick for each row; the norm-wise error has one for all entries.": (
-            lambda a, m, rtol: np.all(
-                abs(a - m).max(axis=-1) <= rtol * abs(m).max(axis=-1)
-            )
-        ),
-        "something is added to the yardstick, and small gradients that are wrong pass.": (
-            lambda a, m, rtol: _size(a - m) / (_size(m) + 1e-8) <= rtol
-        ),
-        "element-wise: an entry that is 0 by coincidence fails a right gradient. The yardstick is "
-        "the largest |measured|.": lambda a, m, rtol: np.all(abs(a - m) <= rtol * abs(m)),
-        "np.allclose is element-wise, and its atol of 1e-8 lets every small gradient pass.": (
-            np.allclose
-        ),
-        "the difference has no abs: entries that are too small pass.": (
-            lambda a, m, rtol: np.max(a - m) <= rtol * _size(m)
-        ),
-        "the yardstick has no abs: the largest |measured| may be a negative entry.": (
-            lambda a, m, rtol: _size(a - m) <= rtol * np.max(m)
-        ),
-        "relative to the computed gradient, which is on trial: the larger it is, the better it "
-        "looks.": lambda a, m, rtol: _size(a - m) <= rtol * _size(a),
-        "relative to the sum of both: a gradient that is far too large passes.": (
-            lambda a, m, rtol: _size(a - m) <= rtol * (_size(a) + _size(m))
-        ),
-        "relative to the larger of the two; the yardstick is the measured one.": (
-            lambda a, m, rtol: _size(a - m) <= rtol * max(_size(a), _size(m))
-        ),
-        "not divided by anything: this error is absolute, and depends on the unit of x.": (
-            lambda a, m, rtol: _size(a - m) <= rtol
-        ),
-        "a mean, or a sum of squares: one wrong entry is diluted by the others. Take the largest.":
-        lambda a, m, rtol: np.linalg.norm(a - m) <= rtol * np.linalg.norm(m),
-        "rtol is not used.": lambda a, m, rtol: _size(a - m) <= 1e-8 * _size(m),
-        "True where the error is large; it should be True where it is small.": (
-            lambda a, m, rtol: _size(a - m) > rtol * _size(m)
-        ),
-    },
+    edits("""
+    error <= rtol => not error > rtol
+        a NaN passes: `nan > rtol` is False, so no error is found too large. Ask whether it is
+        small enough.
+    np.max => np.nanmax
+        a NaN is passed over (as by nanmax, by Python's max, or where each entry is asked whether
+        it is too large); it must fail the check.
+    np.max(np.abs(measured)) => (np.max(np.abs(measured)) + 1e-8)
+        something is added to the yardstick, and small gradients that are wrong pass.
+    )) / np.max(np.abs(measured)) => ) / np.abs(measured))
+        element-wise: an entry that is 0 by coincidence fails a right gradient. The yardstick is
+        the largest |measured|.
+    bool(error <= rtol) => np.allclose(computed, measured, rtol)
+        np.allclose is element-wise, and its atol of 1e-8 lets every small gradient pass.
+    np.abs(computed - measured) => computed - measured
+        the difference has no abs: entries that are too small pass.
+    np.abs(measured) => measured
+        the yardstick has no abs: the largest |measured| may be a negative entry.
+    np.abs(measured) => np.abs(computed)
+        relative to the computed gradient, which is on trial: the larger it is, the better it
+        looks.
+    np.max(np.abs(measured)) => (np.max(np.abs(measured)) + np.max(np.abs(computed)))
+        relative to the sum of both: a gradient that is far too large passes.
+    np.max(np.abs(measured)) => max(np.max(np.abs(measured)), np.max(np.abs(computed)))
+        relative to the larger of the two; the yardstick is the measured one.
+    / np.max(np.abs(measured)) =>
+        not divided by anything: this error is absolute, and depends on the unit of x.
+    np.max => np.linalg.norm
+    np.abs(computed - measured) => (computed - measured).ravel()
+    np.abs(measured) => measured.ravel()
+        a mean, or a sum of squares: one wrong entry is diluted by the others. Take the largest.
+    <= rtol => <= 1e-8  # rtol is not used.
+    <= => >=  # True where the error is large; it should be True where it is small.
+    <= => >  # True where the error is large; it should be True where it is small.
+    <= => <  # an error of exactly rtol must pass: "at most" is <=.
+    """),
     rtol=0,
-)  # fmt: skip
+)
 def agrees(computed, measured, rtol):
-    """Return True if the norm-wise error is at most rtol, bool."""
-    return bool(_size(computed - measured) <= rtol * _size(measured))
+    """Return True if the norm-wise error is at most rtol, else False; both arrays (B, T, D)."""
+    error = np.max(np.abs(computed - measured)) / np.max(np.abs(measured))
+    return bool(error <= rtol)
 
 
 def _curved(seed, *shape, centre=0.0):
@@ -121,45 +105,6 @@ def _curved(seed, *shape, centre=0.0):
     return f, centre + x
 
 
-def _moving(rule, moves, stays=False, which=lambda index: index):
-    """Return a gradient, entry by entry: rule(f, h, x, step, *copies of x moved by moves(h))."""
-
-    def gradient(f, x, h=1e-30):
-        d, copies = np.empty_like(x), [x + 0 * move for move in moves(h)]
-        for index in np.ndindex(x.shape):
-            copies = copies if stays else [x + 0 * move for move in moves(h)]
-            for copy, move in zip(copies, moves(h)):
-                copy[which(index)] += move
-            d[index] = rule(f, h, x, (copies[0] - copies[-1])[index], *copies)
-        return d
-
-    return gradient
-
-
-def _slips(method):
-    """Return what goes wrong with the entries that move, whatever the method."""
-    return {
-        "all entries move at once: the change along one direction. Move them one at a time.": (
-            method(which=lambda index: ...)
-        ),
-        "all of x[i] moves at once, which is one entry of a vector only. np.ndindex(x.shape) gives "
-        "every entry.": method(which=lambda index: index[0]),
-        "moved entries are not put back: begin each time with a fresh copy of x.": (
-            method(stays=True)
-        ),
-    }
-
-
-def _first_only(f, x, h):
-    d = np.zeros_like(x)
-    d.flat[0] = _differences()(f, x, h).flat[0]
-    return d
-
-
-def _differences(rule=lambda f, h, x, step, p, m: (f(p) - f(m)) / step, **options):
-    return _moving(rule, lambda h: (h, -h), **options)
-
-
 @exercise(
     "gradient",
     lambda: {
@@ -168,34 +113,52 @@ def _differences(rule=lambda f, h, x, step, p, m: (f(p) - f(m)) / step, **option
         "an array of shape (2, 3, 5)": (*_curved(34, 2, 3, 5), 1e-3),
         "x near 1e8, where the step taken is not 2h": (*_curved(35, 3, 4, centre=1e8), 1e-6),
     },
-    {
-        "a forward difference, f(x + h) - f(x); the central one steps to both sides.": (
-            _differences(lambda f, h, x, step, p, m: (f(p) - f(x)) / h)
+    edits("""
+    f(minus)) / (plus[index] - minus[index]) => f(x)) / h
+        a forward difference, f(x + h) - f(x); the central one steps to both sides.
+    f(minus)) / (plus[index] - minus[index]) => f(x)) / (plus[index] - x[index])
+        a forward difference, divided by its step; the central one steps to both sides.
+    (f(plus) - f(minus)) / (plus[index] - minus[index]) => (f(x) - f(minus)) / h
+        a backward difference, f(x) - f(x - h); the central one steps to both sides.
+    (plus[index] - minus[index]) => h  # divided by h: from x - h to x + h it is two steps.
+    (plus[index] - minus[index]) => (2 * h)
+        divided by 2h. Near 1e8, x + h and x - h are rounded to the grid: divide by the step that
+        was taken.
+    += h => += h / 2
+    -= h => -= h / 2
+        the entry moves by h / 2, not by h: the exercise asks for f(x + h) and f(x - h).
+    x.copy(), x.copy() => (x.copy(),) * 2
+        no step is taken: both copies are one and the same array. Make two.
+    / (plus[index] - minus[index]) => / (plus[index] - minus[index]); return gradient
+        only the first entry is there: is the return inside the loop?
+    f(plus) - f(minus) => f(plus) + f(minus)
+        the sum of f(x + h) and f(x - h); take the difference.
+    [index] += h => [...] += h
+    [index] -= h => [...] -= h
+        all entries move at once: the change along one direction. Move them one at a time.
+    np.ndindex(x.shape) => range(len(x))
+        all of x[i] moves at once, which is one entry of a vector only. np.ndindex(x.shape) gives
+        every entry.
+    gradient = np.empty_like(x) => gradient, plus, minus = np.empty_like(x), x.copy(), x.copy()
+    plus, minus = x.copy(), x.copy() => pass
+        moved entries are not put back: begin each time with a fresh copy of x.
+    """)
+    | {
+        "this is nearer to the derivative than steps of h can come: a complex step, or several "
+        "steps combined. The exercise asks for (f(x + h) - f(x - h)) / step.": (
+            lambda f, x, h: complex_gradient(f, x)
         ),
-        "a forward difference, divided by its step; the central one steps to both sides.": (
-            _differences(lambda f, h, x, step, p, m: (f(p) - f(x)) / (p - x).max())
-        ),
-        "a backward difference, f(x) - f(x - h); the central one steps to both sides.": (
-            _differences(lambda f, h, x, step, p, m: (f(x) - f(m)) / h)
-        ),
-        "divided by h: from x - h to x + h it is two steps.": (
-            _differences(lambda f, h, x, step, p, m: (f(p) - f(m)) / h)
-        ),
-        "divided by 2h. Near 1e8, x + h and x - h are rounded to the grid: divide by the step that "
-        "was taken.": _differences(lambda f, h, x, step, p, m: (f(p) - f(m)) / (2 * h)),
-        "no step is taken: both copies are one and the same array. Make two.": (
-            _differences(lambda f, h, x, step, p, m: np.nan * step)
-        ),
-        "only the first entry is there: is the return inside the loop?": _first_only,
-        "the sum of f(x + h) and f(x - h); take the difference.": (
-            _differences(lambda f, h, x, step, p, m: (f(p) + f(m)) / step)
-        ),
-        **_slips(_differences),
     },
 )
 def central_difference(f, x, h):
-    """Return the gradient of f at x, shape of x, by central differences."""
-    return _differences()(f, x, h)
+    """Return the gradient of f at x, an array of the shape of x."""
+    gradient = np.empty_like(x)  # shape of x
+    for index in np.ndindex(x.shape):
+        plus, minus = x.copy(), x.copy()
+        plus[index] += h
+        minus[index] -= h
+        gradient[index] = (f(plus) - f(minus)) / (plus[index] - minus[index])
+    return gradient
 
 
 def _probe(seed, *shape, spread=1.0, eps=1e-5, value=-60):
@@ -209,11 +172,6 @@ def _probe(seed, *shape, spread=1.0, eps=1e-5, value=-60):
     return f, spread * x
 
 
-def _complex_step(rule=lambda f, h, x, step, moved: f(moved).imag / h, **options):
-    gradient = _moving(rule, lambda h: (1j * h,), **options)
-    return lambda f, x: gradient(f, x)
-
-
 @exercise(
     "gradient",
     lambda: {
@@ -223,97 +181,67 @@ def _complex_step(rule=lambda f, h, x, step, moved: f(moved).imag / h, **options
             _probe(38, 2, 4, spread=1e-12, eps=1e-26)
         ),
     },
-    {
-        "the real part: the value of f stands there. The derivative is in the imaginary part.": (
-            _complex_step(lambda f, h, x, step, moved: f(moved).real / h)
-        ),
-        "abs mixes the value of f into it; the derivative is in the imaginary part alone.": (
-            _complex_step(lambda f, h, x, step, moved: abs(f(moved)) / h)
-        ),
-        "the imaginary part is h times the derivative: divide by h.": (
-            _complex_step(lambda f, h, x, step, moved: f(moved).imag)
-        ),
-        "divided by 2h, as central differences are; here is one step, of h.": (
-            _complex_step(lambda f, h, x, step, moved: f(moved).imag / (2 * h))
-        ),
-        "dividing by i swaps the parts: the value of f is the imaginary part now.": (
-            _complex_step(lambda f, h, x, step, moved: (f(moved) / (1j * h)).imag)
-        ),
-        "zero everywhere. A real array drops the imaginary part of what is put into it, with a "
-        "warning at most. Is it x.astype(complex) that moves, by 1j * h, and is h real where you "
-        "divide?": lambda f, x: np.zeros_like(x),
-        **_slips(_complex_step),
-    },
+    edits("""
+    .imag => .real
+        the real part: the value of f stands there. The derivative is in the imaginary part.
+    f(moved).imag => abs(f(moved))
+        abs mixes the value of f into it; the derivative is in the imaginary part alone.
+    .imag / h => .imag  # the imaginary part is h times the derivative: divide by h.
+    / h => / (2 * h)  # divided by 2h, as central differences are; here is one step, of h.
+    f(moved).imag / h => (f(moved) / (1j * h)).imag
+        dividing by i swaps the parts: the value of f is the imaginary part now.
+    x.astype(complex) => x.copy()
+        zero everywhere. A real array drops the imaginary part of what is put into it, with a
+        warning at most. Is it x.astype(complex) that moves, by 1j * h, and is h real where you
+        divide?
+    += => =  # the step takes the place of the entry; add it to the entry (+=).
+    [index] += => [...] +=
+        all entries move at once: the change along one direction. Move them one at a time.
+    np.ndindex(x.shape) => range(len(x))
+        all of x[i] moves at once, which is one entry of a vector only. np.ndindex(x.shape) gives
+        every entry.
+    moved = x.astype(complex) => moved = moved
+    gradient, h = np.empty_like(x) => moved, gradient, h = x.astype(complex), np.empty_like(x)
+        moved entries are not put back: begin each time with a fresh copy of x.
+    """),
     rtol=1e-13,
 )
 def complex_gradient(f, x):
-    """Return the gradient of f at x, shape of x, by the complex step."""
-    return _complex_step()(f, x)
-
-
-def _along_gamma(length):
-    """Return dy - gamma * length(dy, gamma), where length has shape (B, T, 1)."""
-    return lambda dy, gamma: dy - gamma * length(dy, gamma)
+    """Return the gradient of f at x, a real array of the shape of x."""
+    gradient, h = np.empty_like(x), 1e-30  # shape of x
+    for index in np.ndindex(x.shape):
+        moved = x.astype(complex)
+        moved[index] += 1j * h
+        gradient[index] = f(moved).imag / h
+    return gradient
 
 
 @exercise(
     "dy",
     lambda: {k: (a.dy, a.gamma) for k, a in layers(2, 3, 5).items() if "eps" not in k},
-    {
-        "the mean of dy is taken away; the bug forgets mean(gamma * dy).": (
-            lambda dy, g: dy - row_mean(dy)
-        ),
-        "mean(gamma * dy) is 0, but this dy is not the nearest: go along gamma, not 1 / gamma.": (
-            lambda dy, g: dy - row_mean(g * dy) / g
-        ),
-        "mean(gamma * dy) is 0, but this dy is not the nearest: go along gamma, not along ones.": (
-            lambda dy, g: dy - row_mean(g * dy) / g.mean()
-        ),
-        "one number is taken away in each row, and mean(gamma * dy) is not 0. Go along gamma.": (
-            lambda dy, g: dy - row_mean(g * dy)
-        ),
-        "along gamma, but not as far as the plane: divide by mean(gamma**2).": (
-            _along_gamma(lambda dy, g: row_mean(g * dy))
-        ),
-        "divided by the square of the mean, where the mean of the squares belongs.": (
-            _along_gamma(lambda dy, g: row_mean(g * dy) / g.mean() ** 2)
-        ),
-        "a mean above and a sum below: D is left over.": (
-            _along_gamma(lambda dy, g: row_mean(g * dy) / np.sum(g**2))
-        ),
-        "the sign: this goes away from the plane.": (
-            _along_gamma(lambda dy, g: -row_mean(g * dy) / np.mean(g**2))
-        ),
-        "one condition for the whole array; it must hold in every row.": (
-            _along_gamma(lambda dy, g: np.mean(g * dy) / np.mean(g**2))
-        ),
-        "this is what to take away from dy.": (lambda dy, g: g * row_mean(g * dy) / np.mean(g**2)),
-        "this is g less its mean; the exercise asks for dy.": (
-            lambda dy, g: g * dy - row_mean(g * dy)
-        ),
-        "the length of gamma is not squared: divide by the mean of gamma**2.": (
-            _along_gamma(lambda dy, g: np.sum(g * dy, axis=-1, keepdims=True) / np.linalg.norm(g))
-        ),
-        "a sum above and a mean below: it goes D times too far.": (
-            _along_gamma(lambda dy, g: np.sum(g * dy, axis=-1, keepdims=True) / np.mean(g**2))
-        ),
-        "divided by mean(gamma), where mean(gamma**2) belongs.": (
-            _along_gamma(lambda dy, g: row_mean(g * dy) / g.mean())
-        ),
-        "mean(gamma * dy) is 0, but this dy is not the nearest: all of the change is in one entry "
-        "of each row.": lambda dy, g: np.concatenate(
-            [dy[..., :-1], -np.sum((g * dy)[..., :-1], axis=-1, keepdims=True) / g[-1]], axis=-1
-        ),
-        "mean(gamma * dy) is 0, but this dy is not the nearest: do not centre dy first.": (
-            lambda dy, g: _along_gamma(lambda d, g: row_mean(g * d) / np.mean(g**2))(
-                dy - row_mean(dy), g
-            )
-        ),
-        "this is gamma * dy; the exercise asks for dy.": (
-            lambda dy, g: g * (dy - g * row_mean(g * dy) / np.mean(g**2))
-        ),
-    },
+    edits("""
+    c * gamma => dy.mean(axis=-1, keepdims=True)
+        the mean of dy is taken away; the bug forgets mean(gamma * dy).
+    c * gamma => c * np.mean(gamma**2) / gamma
+        mean(gamma * dy) is 0, but this dy is not the nearest: go along gamma, not 1 / gamma.
+    c * gamma => c * np.mean(gamma**2)
+        one number is taken away in each row, and mean(gamma * dy) is not 0. Go along gamma.
+    / np.mean(gamma**2) =>  # along gamma, but not as far as the plane: divide by mean(gamma**2).
+    np.mean(gamma**2) => np.mean(gamma) ** 2
+        divided by the square of the mean, where the mean of the squares belongs.
+    np.mean(gamma**2) => np.sum(gamma**2)  # a mean above and a sum below: D is left over.
+    np.mean(gamma * dy => np.sum(gamma * dy
+        a sum above and a mean below: it goes D times too far.
+    gamma**2 => gamma  # divided by mean(gamma), where mean(gamma**2) belongs.
+    dy - c => dy + c  # the sign: this goes away from the plane.
+    , axis=-1, keepdims=True =>  # one condition for the whole array; it must hold in every row.
+    return dy - c => return c  # this is what to take away from dy.
+    dy - c * gamma => gamma * dy - c * np.mean(gamma**2)
+        this is g less its mean; the exercise asks for dy.
+    dy - c * gamma => gamma * (dy - c * gamma)  # this is gamma * dy; the exercise asks for dy.
+    """),
 )
 def blind_dy(dy, gamma):
-    """Return the nearest dy in whose rows mean(gamma * dy) is 0, (B, T, D)."""
-    return _along_gamma(lambda dy, g: row_mean(g * dy) / np.mean(g**2))(dy, gamma)
+    """Return the nearest dy, (B, T, D), with mean(gamma * dy) = 0 in every row; gamma (D,)."""
+    c = np.mean(gamma * dy, axis=-1, keepdims=True) / np.mean(gamma**2)  # (B, T, 1)
+    return dy - c * gamma

@@ -1,18 +1,13 @@
 """Lesson 04: float32 rows on which every careless formula loses digits, on every machine."""
 
-import math
+import inspect
 
 import numpy as np
 
-from ..checks import row_mean
 from ..layernorm import layer_norm_forward
-from ..variance import naive
 from .checker import exercise
 from .data import layer
-
-
-def _mean(a):
-    return a.mean(axis=-1)  # (...,)
+from .edits import edits
 
 
 def _far(seed, offset, grid, dtype=np.float32, spread=4):
@@ -47,11 +42,6 @@ def _keeps_dtype(cases):
     return judge
 
 
-def _shifted(of):
-    """Return a formula of x and of x less the first entry of its row."""
-    return lambda x: of(x, x - x[..., :1])
-
-
 def _offsets():
     return {
         "ordinary rows": (_x(41, 2, 3, 5),),
@@ -61,50 +51,51 @@ def _offsets():
     }
 
 
+def _one_pass(function):
+    """Say if more digits are left than one pass over x - x[..., :1] in the dtype of x can leave."""
+    x = _x(57, 5, 4, 40_000)  # (5, 4, 40000)
+    x[..., 0] += 3e3  # far from the other entries: half of the digits must go
+    exact = np.var(x, axis=-1, dtype=np.float64)  # (5, 4)
+    if np.median(np.abs(function(x) / exact - 1)) < 1e-5:
+        return (
+            "The numbers are right, and where the first entry lies far from all others they are "
+            "more accurate than one pass in the dtype of x can be. Two passes, or a wider type?"
+        )
+    return _keeps_dtype(_offsets)(function)
+
+
 @exercise(
     "variance",
     _offsets,
-    {
-        "nothing is shifted: the naive formula, and at an offset all digits cancel.": naive,
-        "two-pass, without a shift: at an offset the mean's own rounding enters squared.": (
-            lambda x: x.var(axis=-1)
-        ),
-        "the mean of the squared distances to the first entry. Subtract the square of their "
-        "mean.": _shifted(lambda x, d: _mean(d * d)),
-        "the second mean is that of x; take it of the shifted x.": (
-            _shifted(lambda x, d: _mean(d * d) - _mean(x) ** 2)
-        ),
-        "the squares are those of x; take those of the shifted x.": (
-            _shifted(lambda x, d: _mean(x * x) - _mean(d) ** 2)
-        ),
-        "the second mean is not squared.": _shifted(lambda x, d: _mean(d * d) - _mean(d)),
-        "divided by D - 1; the layer divides by D.": (
-            _shifted(lambda x, d: d.var(axis=-1, ddof=1))
-        ),
-        "the standard deviation, not the variance.": _shifted(lambda x, d: d.std(axis=-1)),
-        "shifted by the first row of each sequence; each row has its own first entry.": (
-            lambda x: naive(x - x[:, :1])
-        ),
-        "one shift for all rows; each row has its own first entry.": lambda x: naive(
-            x - x[0, 0, 0]
-        ),
-        "shifted by the first sequence; each row has its own first entry.": lambda x: naive(
-            x - x[:1]
-        ),
-        "the second mean is one of the whole array; each row has its own.": (
-            _shifted(lambda x, d: _mean(d * d) - d.mean() ** 2)
-        ),
-        "the second mean is a sum: divide by D before you square.": (
-            _shifted(lambda x, d: _mean(d * d) - d.sum(axis=-1) ** 2)
-        ),
-    },
+    edits("""
+    x - x[..., :1] => x
+        nothing is shifted: the naive formula, and at an offset all digits cancel.
+    np.mean(d * d, axis=-1) - np.mean(d, axis=-1) ** 2 => np.var(x, axis=-1)
+        two-pass, without a shift: at an offset the mean's own rounding enters squared.
+    - np.mean(d, axis=-1) ** 2 =>
+        the mean of the squared distances to the first entry. Subtract the square of their mean.
+    np.mean(d, axis=-1) ** 2 => np.mean(x, axis=-1) ** 2
+        the second mean is that of x; take it of the shifted x.
+    d * d => x * x  # the squares are those of x; take those of the shifted x.
+    ) ** 2 => )  # the second mean is not squared.
+    np.mean(d * d, axis=-1) => np.sum(d * d, axis=-1) / (d.shape[-1] - 1)
+        divided by D - 1; the layer divides by D.
+    np.mean(d * d, axis=-1) - np.mean(d, axis=-1) ** 2 => np.var(d, axis=-1, ddof=1)
+        divided by D - 1; the layer divides by D.
+    np.mean(d * d, axis=-1) - np.mean(d, axis=-1) ** 2 => np.std(d, axis=-1)
+        the standard deviation, not the variance.
+    x[..., :1] => x[:, :1]
+        shifted by the first row of each sequence; each row has its own first entry.
+    x[..., :1] => x[0, 0, 0]  # one shift for all rows; each row has its own first entry.
+    """),
     rtol=1e-4,
-    judge=_keeps_dtype(_offsets),
+    judge=_one_pass,
+    expected=lambda x: shifted_variance(x.astype(np.float64)).astype(x.dtype),
 )
 def shifted_variance(x):
-    """Return the variance of each row, (B, T), from one pass over x - x[..., :1]."""
-    d = x.astype(np.float64) - x[..., :1]  # (B, T, D), exact
-    return (_mean(d * d) - _mean(d) ** 2).astype(x.dtype)
+    """Return the variance of each row of x (B, T, D), shape (B, T), in the dtype of x."""
+    d = x - x[..., :1]  # (B, T, D)
+    return np.mean(d * d, axis=-1) - np.mean(d, axis=-1) ** 2
 
 
 def _parts():
@@ -114,7 +105,9 @@ def _parts():
         rows = offset + np.random.default_rng(seed).standard_normal((4, n_a + n_b))
         rows[:, n_a:] += np.array([[0.5], [-0.8], [1.1], [2.0]])  # the means differ
         parts = rows[:, :n_a], rows[:, n_a:]
-        return tuple(v for p in parts for v in (p.shape[1], _mean(p), p.var(axis=-1) * p.shape[1]))
+        return tuple(
+            v for p in parts for v in (p.shape[1], p.mean(axis=-1), p.var(axis=-1) * p.shape[1])
+        )
 
     return {
         "parts of 5 and 11 entries": split(44, 5, 11),
@@ -126,86 +119,48 @@ def _parts():
     }
 
 
-def _merged(mean_of=None, m2_of=None):
-    """Return a mistake in one place: mean_of(n_a, mean_a, n_b, mean_b) or m2_of(..., delta)."""
-
-    def merge(n_a, mean_a, m2_a, n_b, mean_b, m2_b):
-        n, delta = n_a + n_b, mean_b - mean_a
-        mean = mean_of(n_a, mean_a, n_b, mean_b) if mean_of else mean_a + delta * n_b / n
-        m2 = m2_a + m2_b + delta**2 * n_a * n_b / n
-        return n, mean, m2_of(n_a, m2_a, n_b, m2_b, delta) if m2_of else m2
-
-    return merge
-
-
-def _merged_naively(n_a, mean_a, m2_a, n_b, mean_b, m2_b):
-    n, mean, _ = _merged()(n_a, mean_a, m2_a, n_b, mean_b, m2_b)
-    return n, mean, m2_a + m2_b + n_a * mean_a**2 + n_b * mean_b**2 - n * mean**2
-
-
 @exercise(
     "n mean m2",
     _parts,
-    {
-        "the two means count the same, though the parts have different lengths.": (
-            _merged(lambda n, a, k, b: (a + b) / 2)
-        ),
-        "the weights have changed places: the longer part pulls harder.": (
-            _merged(lambda n, a, k, b: (k * a + n * b) / (n + k))
-        ),
-        "the sign of the correction: from mean_a it goes towards mean_b.": (
-            _merged(lambda n, a, k, b: a - (b - a) * k / (n + k))
-        ),
-        "the means differ, which adds to the squares: a term with (mean_b - mean_a)**2 is "
-        "missing, or its square is.": _merged(m2_of=lambda n, a, k, b, d: a + b),
-        "(mean_b - mean_a)**2 has no weight: every entry moves to the common mean.": (
-            _merged(m2_of=lambda n, a, k, b, d: a + b + d**2)
-        ),
-        "the weight of (mean_b - mean_a)**2 is n_a n_b, not yet divided by n.": (
-            _merged(m2_of=lambda n, a, k, b, d: a + b + d**2 * n * k)
-        ),
-        "the term with (mean_b - mean_a)**2 is that of an average; m2 is a sum.": (
-            _merged(m2_of=lambda n, a, k, b, d: a + b + d**2 * n * k / (n + k) ** 2)
-        ),
-        "Welford's step for one new entry: n_b new ones count n_b times.": (
-            _merged(m2_of=lambda n, a, k, b, d: a + b + d**2 * n / (n + k))
-        ),
-        "only part b moves to the common mean; part a does, too.": (
-            _merged(m2_of=lambda n, a, k, b, d: a + b + k * (d * n / (n + k)) ** 2)
-        ),
-        "mean_b - mean_a is not squared.": (
-            _merged(m2_of=lambda n, a, k, b, d: a + b + d * n * k / (n + k))
-        ),
-        "(mean_a - mean)**2 and (mean_b - mean)**2 have no weights: n_a and n_b entries move.": (
-            _merged(m2_of=lambda n, a, k, b, d: a + b + d**2 * (n * n + k * k) / (n + k) ** 2)
-        ),
-        "the weights n_a and n_b have changed places: part a moves n_a times.": (
-            _merged(m2_of=lambda n, a, k, b, d: a + b + d**2 * (n**3 + k**3) / (n + k) ** 2)
-        ),
-        "both parts are weighted with n; n_a and n_b entries move.": (
-            _merged(m2_of=lambda n, a, k, b, d: a + b + d**2 * (n * n + k * k) / (n + k))
-        ),
-        "the term with the means has the wrong sign: moving the mean adds squares.": (
-            _merged(m2_of=lambda n, a, k, b, d: a + b - d**2 * n * k / (n + k))
-        ),
-        "m2_a and m2_b are taken for variances; they are sums already.": (
-            _merged(m2_of=lambda n, a, k, b, d: n * a + k * b + d**2 * n * k / (n + k))
-        ),
-        "m2_a and m2_b are divided; they are the sums that are asked.": (
-            _merged(m2_of=lambda n, a, k, b, d: a / n + b / k + d**2 * n * k / (n + k))
-        ),
-        "divided by n, which makes it the variance.": (
-            _merged(m2_of=lambda n, a, k, b, d: (a + b + d**2 * n * k / (n + k)) / (n + k))
-        ),
-        "squares of the means are subtracted from one another: near 1e7 the digits cancel. Square "
-        "the difference.": _merged_naively,
-    },
+    edits("""
+    mean_a + delta * n_b / n => (mean_a + mean_b) / 2
+        the two means count the same, though the parts have different lengths.
+    delta * n_b / n => delta * n_a / n
+        the weights have changed places: the longer part pulls harder.
+    mean_a + delta => mean_a - delta
+        the sign of the correction: from mean_a it goes towards mean_b.
+    + delta**2 * n_a * n_b / n =>
+        the means differ, which adds to the squares: a term with (mean_b - mean_a)**2 is missing,
+        or its square is.
+    delta**2 * n_a * n_b / n => delta**2
+        (mean_b - mean_a)**2 has no weight: every entry moves to the common mean.
+    n_a * n_b / n => n_a * n_b
+        the weight of (mean_b - mean_a)**2 is n_a n_b, not yet divided by n.
+    n_a * n_b / n => n_a * n_b / n**2
+        the term with (mean_b - mean_a)**2 is that of an average; m2 is a sum.
+    n_a * n_b / n => n_a / n  # Welford's step for one new entry: n_b new ones count n_b times.
+    delta**2 * n_a * n_b / n => n_b * (mean_b - mean) ** 2
+        only part b moves to the common mean; part a does, too.
+    delta**2 => delta  # mean_b - mean_a is not squared.
+    + delta**2 => - delta**2
+        the term with the means has the wrong sign: moving the mean adds squares.
+    m2_a + m2_b => n_a * m2_a + n_b * m2_b
+        m2_a and m2_b are taken for variances; they are sums already.
+    m2_a + m2_b + delta**2 * n_a * n_b / n => (m2_a + m2_b + delta**2 * n_a * n_b / n) / n
+        divided by n, which makes it the variance.
+    delta**2 * n_a * n_b / n => n_a * mean_a**2 + n_b * mean_b**2 - n * mean**2
+        squares of the means are subtracted from one another: near 1e7 the digits cancel. Square
+        the difference.
+    """),
     rtol=1e-8,
     judge=_keeps_dtype(_parts),
 )
 def merge_parts(n_a, mean_a, m2_a, n_b, mean_b, m2_b):
-    """Return n, mean and m2, the sum of squares about the mean, of two parts together."""
-    return _merged()(n_a, mean_a, m2_a, n_b, mean_b, m2_b)
+    """Return n, mean (N,) and m2 (N,) of both parts together; n_a, n_b are int, the rest (N,)."""
+    n = n_a + n_b
+    delta = mean_b - mean_a  # (N,)
+    mean = mean_a + delta * n_b / n  # (N,)
+    return n, mean, m2_a + m2_b + delta**2 * n_a * n_b / n
 
 
 def _between_large_rows(large, last, dtype):
@@ -217,34 +172,34 @@ def _between_large_rows(large, last, dtype):
     return values.astype(dtype)
 
 
-def _loop(step, start=lambda values: 0 * values[0]):
-    """Return a sum row by row: (total, excess) = step(total, excess, row)."""
-
-    def add_up(values):
-        total = start(values)  # (D,)
-        excess = 0 * total  # (D,)
-        for row in values:
-            total, excess = step(total, excess, row)
-        return total
-
-    return add_up
+def _after_large_rows():
+    """Return (808, 3): eight large rows that nearly cancel, then small ones, for partial sums."""
+    values = _between_large_rows(2.0**20, 0.8, np.float32)[:808]  # (808, 3)
+    signs = np.array([[1], [-1], [1], [-1], [1], [-1], [1], [1]], np.float32)
+    values[:8] = signs * values[0]
+    return values
 
 
-def _kahan(total, excess, row):
-    y = row - excess
-    t = total + y
-    return t, (t - total) - y
+def _names_in(code):
+    """Return the names that a function uses, those in its comprehensions included."""
+    inner = (_names_in(const) for const in code.co_consts if inspect.iscode(const))
+    return set(code.co_names).union(*inner)
 
 
-def _told_apart(function):
-    """Say if float64 rows are added up plainly: then float32 rows were, in float64."""
-    values = _between_large_rows(2.0**50, -1, np.float64)  # (2002, 3), plainly added up to 0
-    exact = np.array([math.fsum(column) for column in values.T])  # (3,)
-    plain = _loop(lambda total, excess, row: (total + row, excess))(values)  # (3,)
-    if np.all(np.abs(function(values) - plain) < 0.1 * np.abs(plain - exact)):
+WIDER = {"float", "float64", "double", "longdouble", "fsum", "Fraction", "Decimal"}
+
+
+def _adds_up_in_dtype(function):
+    """Say if the sum is right by a wider type than that of values."""
+    values = _between_large_rows(2.0**50, -1, np.float64)  # (2002, 3)
+    exact = compensated_sum(values.astype(np.longdouble))  # (3,)
+    named = WIDER & _names_in(inspect.unwrap(function).__code__)
+    lost = np.abs(function(values) - values.sum(axis=0)) < 0.1 * np.abs(values.sum(axis=0) - exact)
+    if named or np.all(lost):
         return (
-            "The numbers are right, by a wider type: float64 rows, for which there is none, would "
-            "lose their digits. Keep the dtype, and carry along what each addition loses."
+            f"The numbers are right, by a wider type{''.join(f' ({name})' for name in named)}: "
+            "float64 rows, for which there is none, would lose their digits. Keep the dtype, and "
+            "carry along what each addition loses."
         )
     return None
 
@@ -254,69 +209,43 @@ def _told_apart(function):
     lambda: {
         "a few rows": (_x(49, 6, 4),),
         "2000 small rows between two large ones": (_between_large_rows(2.0**20, 0.8, np.float32),),
+        "800 small rows after large ones": (_after_large_rows(),),
     },
-    {
-        "the plain running sum: what an addition loses must be given to the next one. (If you do, "
-        "is it always 0? Then look at the parentheses.)": (
-            _loop(lambda total, excess, row: (total + row, excess))
-        ),
-        "the loss has the wrong sign: what was lost is lost twice.": (
-            _loop(lambda total, excess, row: _kahan(total, -excess, row))
-        ),
-        "the loss is measured against the row; what was to be added is the row with the last loss "
-        "made good.": _loop(
-            lambda total, excess, row: (
-                total + (row - excess),
-                (total + (row - excess) - total) - row,
-            )
-        ),
-        "the old total is needed after the addition, to find out what was lost.": (
-            _loop(lambda total, excess, row: (total + (row - excess), -(row - excess)))
-        ),
-        "the losses are added up, and made good at each step too: count each of them once.": (
-            _loop(
-                lambda total, excess, row: (
-                    total + (row - excess),
-                    excess + _kahan(total, excess, row)[1],
-                )
-            )
-        ),
-        "only the first row: is the return inside the loop?": lambda values: values[0],
-        "the last row is missing.": lambda values: _loop(_kahan)(values[:-1]),
-        "the first row is missing.": lambda values: _loop(_kahan)(values[1:]),
-        "only the last row: the new total is never kept (total = t).": lambda values: values[-1],
-        "the first row is counted twice.": _loop(_kahan, start=lambda values: values[0]),
-        "each row is added up; dgamma adds up the rows.": lambda values: values.sum(axis=-1),
-        "one number; dgamma has one for each column.": lambda values: _loop(_kahan)(values).sum(),
-    },
+    edits("""
+    row - excess => row
+        the plain running sum: what an addition loses must be given to the next one. (If you do,
+        is it always 0? Then look at the parentheses.)
+    row - excess => row + excess  # the loss has the wrong sign: what was lost is lost twice.
+    - y => - row
+        the loss is measured against the row; what was to be added is the row with the last loss
+        made good.
+    excess = (t => total = t; excess = (t
+        the old total is needed after the addition, to find out what was lost.
+    excess = (t => excess += (t
+        the losses are added up, and made good at each step too: count each of them once.
+    total = t => return t  # only the first row: is the return inside the loop?
+    in values => in values[:-1]  # the last row is missing.
+    in values => in values[1:]  # the first row is missing.
+    total = t => y = y
+    return total => return t  # only the last row: the new total is never kept (total = t).
+    np.zeros_like(values[0]) => values[0].copy()  # the first row is counted twice.
+    return total => return values.sum(axis=-1)  # each row is added up; dgamma adds up the rows.
+    return total => return total.sum()  # one number; dgamma has one for each column.
+    """),
     rtol=5e-7,
-    judge=_told_apart,
+    judge=_adds_up_in_dtype,
+    expected=lambda values: compensated_sum(values.astype(np.float64)).astype(values.dtype),
 )
 def compensated_sum(values):
-    """Return the sum of the rows, (D,), in the dtype of values and to about one ulp."""
-    return _loop(_kahan)(values.astype(np.float64)).astype(values.dtype)
-
-
-def _power_of_two(top):
-    return np.ldexp(top.dtype.type(1), np.frexp(top)[1])  # shape of top
-
-
-def _largest(x, axis=-1):
-    return np.abs(x).max(axis=axis, keepdims=True)  # (B, T, 1)
-
-
-def _normalised(
-    scale=lambda x: _power_of_two(_largest(x)), again=True, var=lambda xc: row_mean(xc * xc)
-):
-    """Return x_hat as a function of x, with what can be forgotten."""
-
-    def x_hat(x):
-        x = x / scale(x)  # (B, T, D)
-        xc = x - row_mean(x)  # (B, T, D)
-        xc = xc - row_mean(xc) if again else xc
-        return xc / np.sqrt(var(xc))
-
-    return x_hat
+    """Return the sum of the rows of values (N, D), shape (D,), in the dtype of values."""
+    total = np.zeros_like(values[0])  # (D,)
+    excess = np.zeros_like(total)  # (D,), what the last addition has added too much
+    for row in values:
+        y = row - excess
+        t = total + y
+        excess = (t - total) - y
+        total = t
+    return total
 
 
 def _balanced(size):
@@ -342,64 +271,51 @@ def _ranges():
     }
 
 
-@exercise(
-    "x_hat",
-    _ranges,
-    {
-        "the textbook's: neither scaled nor centred again.": _normalised(np.ones_like, again=False),
-        "not scaled: squares leave the range. Divide each row by a power of two.": (
-            _normalised(np.ones_like)
-        ),
-        "centred once: what the rounding of the mean left over is still in every entry.": (
-            _normalised(again=False)
-        ),
-        "centred once; the variance is corrected for it, but x_hat is not.": _normalised(
-            again=False, var=lambda xc: row_mean(xc * xc) - row_mean(xc) ** 2
-        ),
-        "divided by the largest entry itself: that rounds, and at an offset the digits are gone. "
-        "A power of two does not round.": (_normalised(_largest)),
-        "one scale for the whole array; each row needs its own.": (
-            _normalised(lambda x: _power_of_two(_largest(x, axis=None)))
-        ),
-        "scaled by the largest entry; the largest in size may be negative (np.abs).": (
-            _normalised(lambda x: _power_of_two(x.max(axis=-1, keepdims=True)))
-        ),
-        "scaled by the smallest of the |x|; take the largest.": (
-            _normalised(lambda x: _power_of_two(np.abs(x).min(axis=-1, keepdims=True)))
-        ),
-        "scaled by the first entry, which may be 0 or small; take the largest |x| of the row.": (
-            _normalised(lambda x: _power_of_two(np.abs(x[..., :1])))
-        ),
-        "scaled by the mean, which may be 0 or small; take the largest |x| of the row.": (
-            _normalised(lambda x: _power_of_two(np.abs(row_mean(x))))
-        ),
-        "multiplied by the power of two, where the row must be divided by it.": (
-            _normalised(lambda x: 1 / _power_of_two(_largest(x)))
-        ),
-        "mean and variance of the whole array; each row has its own.": lambda x: (
-            (x - x.mean()) / x.std()
-        ),
-        "the root is missing: divided by the variance.": (
-            _normalised(var=lambda xc: row_mean(xc * xc) ** 2)
-        ),
-        "every entry has a scale of its own; all entries of a row must share one.": (
-            _normalised(_power_of_two)
-        ),
-        "the scale is put back at the end: x_hat does not have it.": (
-            lambda x: _normalised()(x) * _power_of_two(_largest(x))
-        ),
-        "1e-5 is added to the variance; here eps is 0.": (
-            _normalised(var=lambda xc: row_mean(xc * xc) + xc.dtype.type(1e-5))
-        ),
-        "divided by D - 1; the layer divides by D.": (
-            _normalised(var=lambda xc: xc.var(axis=-1, ddof=1, keepdims=True))
-        ),
-    },
-    rtol=5e-6,
-    judge=_keeps_dtype(_ranges),
-)
-def robust_x_hat(x):
-    """Return the normalised rows, (B, T, D), in the dtype of x, with eps = 0."""
+def _in_float64(x):
     one = np.ones(x.shape[-1])  # (D,)
     _, cache = layer_norm_forward(x.astype(np.float64), one, 0 * one, eps=0.0)
     return cache.x_hat.astype(x.dtype)
+
+
+@exercise(
+    "x_hat",
+    _ranges,
+    edits("""
+    np.ldexp(x, -exponent) => x
+    xc - xc.mean(axis=-1, keepdims=True) => xc  # the textbook's: neither scaled nor centred again.
+    np.ldexp(x, -exponent) => x
+        not scaled: squares leave the range. Divide each row by a power of two.
+    xc - xc.mean(axis=-1, keepdims=True) => xc
+        centred once: what the rounding of the mean left over is still in every entry.
+    xc - xc.mean(axis=-1, keepdims=True) => xc
+    np.mean(xc * xc => np.var(xc
+        centred once; the variance is corrected for it, but x_hat is not.
+    np.ldexp(x, -exponent) => x / np.abs(x).max(axis=-1, keepdims=True)
+        divided by the largest entry itself: that rounds, and at an offset the digits are gone.
+        A power of two does not round.
+    np.ldexp(x, -exponent) => x / np.abs(x).max()
+        one scale for the whole array; each row needs its own.
+    max(axis=-1, keepdims=True) => max()  # one scale for the whole array; each row needs its own.
+    np.abs(x).max => x.max
+        scaled by the largest entry; the largest in size may be negative (np.abs).
+    np.abs(x).max(axis=-1, keepdims=True) => x[..., :1]
+        scaled by the first entry, which may be 0 or small; take the largest |x| of the row.
+    -exponent => exponent  # multiplied by the power of two, where the row must be divided by it.
+    np.abs(x).max(axis=-1, keepdims=True) => x
+        every entry has a scale of its own; all entries of a row must share one.
+    return xc => return np.ldexp(1.0, exponent) * xc
+        the scale is put back at the end: x_hat does not have it.
+    np.mean(xc * xc => 1e-5 + np.mean(xc * xc  # 1e-5 is added to the variance; here eps is 0.
+    np.mean(xc * xc => np.var(xc, ddof=1  # divided by D - 1; the layer divides by D.
+    """),
+    rtol=5e-6,
+    judge=_keeps_dtype(_ranges),
+    expected=_in_float64,
+)
+def robust_x_hat(x):
+    """Return x_hat (B, T, D), in the dtype of x, for rows of any size and offset."""
+    _, exponent = np.frexp(np.abs(x).max(axis=-1, keepdims=True))  # (B, T, 1)
+    x = np.ldexp(x, -exponent)  # (B, T, D), now at most 1
+    xc = x - x.mean(axis=-1, keepdims=True)  # (B, T, D)
+    xc = xc - xc.mean(axis=-1, keepdims=True)  # (B, T, D)
+    return xc / np.sqrt(np.mean(xc * xc, axis=-1, keepdims=True))

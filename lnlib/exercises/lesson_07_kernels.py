@@ -1,20 +1,21 @@
 """Lesson 07, section 8: RMSNorm's kernels, written by the learner and run by the emulator.
 
 A stub gets the head of a kernel and returns the kernel. The checker launches it behind the text of
-layernorm.cu, so that it can use what stands there. In the right answers and in the mistakes below a
+layernorm.cu, so that it can use what stands there. In the answers below, which NumPy works out, a
 `Launch` comes where the stub has the head.
 """
 
-from types import SimpleNamespace
+import re
 from typing import NamedTuple
 
 import numpy as np
 
-from ..gpu import emulator, passes
-from .checker import exercise
+from ..gpu import emulator, read_source
+from .checker import Score, exercise
 from .data import layer
-from .kernels import launch, source_of
-from .lesson_07 import WRONG_BACKWARD, rms_backward, rms_forward, wrong_dgamma
+from .edits import edits, functions_of
+from .kernels import Stopped, launch, refuse_nan, source_of
+from .lesson_07_rms import WRONG_BACKWARD, rms_backward, rms_forward
 
 FORWARD_HEAD = """template <int THREADS, int VECTORS, int WIDTH>
 __global__ void __launch_bounds__(THREADS) rms_forward(
@@ -27,6 +28,12 @@ __global__ void __launch_bounds__(THREADS) rms_backward(
     const float *rstd, Vector<WIDTH> *__restrict__ dx, Vector<WIDTH> *__restrict__ partial,
     long long rows, int D)
 """
+TEMPLATES = {64: "<64, 4, 4>", 32: "<32, 8, 1>"}  # threads -> threads, vectors and their width
+ROWS = 8  # two or three for each of the emulator's three blocks: a third shows a wrong buffer
+OUTSIDE = (
+    "A row has `vectors` vectors, and the threads together may have more registers: store only "
+    "where i < vectors, from the row's own beginning on"
+)
 
 
 class Launch(NamedTuple):
@@ -34,25 +41,33 @@ class Launch(NamedTuple):
 
     Attributes
     ----------
-    threads, vectors, width : int
-        The three numbers of its template.
+    threads, width : int
+        Of its template.
     inputs : dict of str to ndarray
         float32, in the order of its arguments.
     eps : float
     """
 
     threads: int
-    vectors: int
     width: int
     inputs: dict
     eps: float
 
 
-def _run(kernel, text, given, blocks, outputs, numbers, counts=None):
+def _run(kernel, text, given, blocks, outputs, numbers, counts):
     """Run one kernel; outputs: {name: shape}."""
-    pieces = passes.read_source(), source_of(text, kernel), ""
-    expression = f"{kernel}<{given.threads}, {given.vectors}, {given.width}>"
-    return launch(pieces, expression, blocks, given.threads, given.inputs, outputs, numbers, counts)
+    pieces = read_source(), source_of(text, kernel), ""
+    instance = kernel + TEMPLATES[given.threads]
+    try:
+        results = launch(
+            pieces, instance, blocks, given.threads, given.inputs, outputs, numbers, counts
+        )
+    except Stopped as error:
+        if not re.search("out of range|any order", str(error)):
+            raise
+        raise Stopped(f"{error}. {OUTSIDE}") from None
+    refuse_nan(results, *outputs)
+    return results
 
 
 def run_forward(text, given, counts=None):
@@ -73,10 +88,7 @@ def run_backward(text, given, counts=None):
 
 
 def _prepared(run, head):
-    def prepare(function):
-        return lambda given: run(function(head), given)
-
-    return prepare
+    return lambda function: lambda given: run(function(head), given)
 
 
 def _bytes_judge(run, head, names, **once):
@@ -92,6 +104,8 @@ def _bytes_judge(run, head, names, **once):
                     f"The numbers are right, but {name} is {way} {times:.3g} times. Once is "
                     "enough: keep the row in registers."
                 )
+        ways = ", ".join(f"{name} {way} once" for name, way in once.items())
+        return Score(f"In three orders of the threads and blocks: {ways}.")
 
     return judge
 
@@ -99,50 +113,24 @@ def _bytes_judge(run, head, names, **once):
 def _launches(names):
     """Return {what is special: (Launch,)}: two warps and vectors of 4, one warp and single ones."""
     launches = {}
-    for D, *template, eps in ((1000, 64, 4, 4, 1e-5), (201, 32, 8, 1, 0.1)):
-        a = layer(D, 5, D)
+    for D, threads, width, eps in ((1000, 64, 4, 1e-5), (201, 32, 1, 0.1)):
+        a = layer(D, ROWS, D)
         arrays = a._asdict() | {"rstd": rms_forward(a.x, a.gamma, eps)[2]}
         inputs = {name: arrays[name].astype(np.float32) for name in names}
-        launches[f"rows of {D}"] = (Launch(*template, inputs, eps),)
+        launches[f"rows of {D}"] = (Launch(threads, width, inputs, eps),)
     return launches
 
 
-# The mistakes below are functions of one argument: the launch's arrays in float64, D, and `launch`.
+def _wide(head):
+    return (array.astype(np.float64) for array in head.inputs.values())
 
 
-def _wide(launch):
-    arrays = {name: array.astype(np.float64) for name, array in launch.inputs.items()}
-    return SimpleNamespace(**arrays, D=arrays["x"].shape[1], launch=launch)
-
-
-def _parts(values, launch, threads):
-    """Return the sums that groups of so many threads have of each row, at every entry."""
-    group = np.arange(values.shape[1]) // launch.width % launch.threads // threads  # (D,)
+def _sums(values, head, threads=None):
+    """Return the sum of each row at every entry, or what groups of so many threads have of it."""
+    if threads is None:
+        return 0 * values + values.sum(axis=1, keepdims=True)
+    group = np.arange(values.shape[1]) // head.width % head.threads // threads  # (D,)
     return np.stack([np.bincount(group, row)[group] for row in values])  # (N, D)
-
-
-# ---- 7.7 -----------------------------------------------------------------------------------------
-
-
-def _forward(change):
-    """Return a forward pass with change(a) for y and rstd; a also has eps and the right rstd."""
-
-    def mistake(head):
-        a = _wide(head)
-        a.eps, a.rstd = head.eps, rms_forward(a.x, a.gamma, head.eps)[2]
-        return change(a)
-
-    return mistake
-
-
-def _divided_by_root_of(square):
-    """Take square(a), (N, 1) or (N, D), for the mean square plus eps."""
-    return _forward(lambda a: (a.gamma * a.x / np.sqrt(square(a)), 1 / np.sqrt(square(a))[:, :1]))
-
-
-def _is_layer_norm(a):
-    z, r = a.x - a.x.mean(axis=1)[:, None], 1 / np.sqrt(a.x.var(axis=1) + a.eps)[:, None]
-    return a.gamma * z * r, r
 
 
 FORWARD_INPUTS = ("x", "gamma")
@@ -151,112 +139,72 @@ FORWARD_INPUTS = ("x", "gamma")
 @exercise(
     "y rstd",
     lambda: _launches(FORWARD_INPUTS),
-    {
-        "this is LayerNorm: RMSNorm subtracts no mean.": _forward(_is_layer_norm),
-        "the sum of the squares is not divided by D.": _divided_by_root_of(
-            lambda a: np.sum(a.x**2, axis=1)[:, None] + a.eps
-        ),
-        "the sum, not the sum of squares, is under the root.": _divided_by_root_of(
-            lambda a: a.x.mean(axis=1)[:, None] + a.eps
-        ),
-        "every thread has only its own part of the sum: block_sum adds them up.": (
-            _divided_by_root_of(lambda a: _parts(a.x**2, a.launch, 1) / a.D + a.eps)
-        ),
-        "every warp has only its own part of the sum: block_sum adds them up.": (
-            _divided_by_root_of(lambda a: _parts(a.x**2, a.launch, 32) / a.D + a.eps)
-        ),
-        "eps is added outside the root.": _forward(
-            lambda a: (lambda r: (a.gamma * a.x * r, r))(
-                1 / (np.sqrt(np.mean(a.x**2, axis=1)[:, None]) + a.eps)
-            )
-        ),
-        "eps is added twice: reciprocal_std does it.": _divided_by_root_of(
-            lambda a: np.mean(a.x**2, axis=1)[:, None] + 2 * a.eps
-        ),
-        "eps is missing.": _divided_by_root_of(lambda a: np.mean(a.x**2, axis=1)[:, None]),
-        "gamma is missing.": _forward(lambda a: (a.x * a.rstd, a.rstd)),
-        "the mean is subtracted from x. Here nothing is centred.": _forward(
-            lambda a: (a.gamma * (a.x - a.x.mean(axis=1)[:, None]) * a.rstd, a.rstd)
-        ),
-        "every block works on row 0: its own begins at blockIdx.x * vectors.": _forward(
-            lambda a: (a.gamma * a.x[:1] * a.rstd[:1] + 0 * a.x, a.rstd[:1] + 0 * a.rstd)
-        ),
-        "rstd is missing: this is gamma * x.": _forward(lambda a: (a.gamma * a.x, a.rstd)),
-        "this is the root of the mean square; rstd is its reciprocal.": _forward(
-            lambda a: (a.gamma * a.x * a.rstd, 1 / a.rstd)
-        ),
-        "it is never written: the emulator fills outputs with NaN.": _forward(
-            lambda a: (np.nan * a.x, np.nan * a.rstd)
-        ),
-    },
+    edits("""
+    ms = => x = x - x.mean(axis=1, keepdims=True); ms =
+        this is LayerNorm: RMSNorm subtracts no mean.
+    / x.shape[1] =>  # the sum of the squares is not divided by D.
+    x * x, head => x, head  # the sum, not the sum of squares, is under the root.
+    x * x, head) => x * x, head, threads=1)
+        every thread has only its own part of the sum: block_sum adds them up.
+    x * x, head) => x * x, head, threads=32)
+        every warp has only its own part of the sum: block_sum adds them up.
+    + head.eps => + 2 * head.eps  # eps is added twice: reciprocal_std does it.
+    gamma * =>  # gamma is missing.
+    y = gamma * (x => y = gamma * ((x - x.mean(axis=1, keepdims=True))
+        the mean is subtracted from x. Here nothing is centred.
+    ms = => x = x[:1] + 0 * x; ms =
+        every block works on row 0: its own begins at blockIdx.x * vectors.
+    y, rstd[:, :1] => y, 1 / rstd[:, :1]
+        this is the root of the mean square; rstd is its reciprocal.
+    return y, rstd[:, :1] => return np.nan * y, np.nan * rstd[:, :1]
+        it is never written: the emulator fills outputs with NaN.
+    """),
     rtol=3e-6,
     prepare=_prepared(run_forward, FORWARD_HEAD),
     judge=_bytes_judge(run_forward, FORWARD_HEAD, FORWARD_INPUTS, x="loaded", y="stored"),
 )
 def rms_forward_kernel(head):
-    """Return the text of a kernel: head, then its body in braces."""
-    a = _wide(head)
-    y, _, rstd = rms_forward(a.x, a.gamma, head.eps)
-    return y, rstd
-
-
-# ---- 7.8 -----------------------------------------------------------------------------------------
-
-
-def _backward(mistake):
-    """Return mistake(dy, x_hat, rstd, gamma) as a function of a launch."""
-
-    def backward(head):
-        a = _wide(head)
-        return mistake(a.dy, a.x * a.rstd, a.rstd, a.gamma)
-
-    return backward
-
-
-def _along_of(threads):
-    """Return a backward pass in which groups of threads keep their sums for themselves."""
-
-    def mistake(head):
-        a = _wide(head)
-        x_hat, g = a.x * a.rstd, a.gamma * a.dy  # (N, D) each
-        along = _parts(g * x_hat, head, threads) / a.D  # (N, D)
-        return a.rstd * (g - x_hat * along), np.sum(a.dy * x_hat, axis=0)
-
-    return mistake
-
-
-def _first_rows_only(dy, x_hat, rstd, gamma):
-    dx, _ = rms_backward(dy, x_hat, rstd, gamma)
-    dx[emulator.BLOCKS :] = np.nan
-    return dx, np.sum((dy * x_hat)[: emulator.BLOCKS], axis=0)
+    """Return what the solution's CUDA computes, with NumPy: y and rstd."""
+    x, gamma = _wide(head)  # (N, D), (D,)
+    ms = _sums(x * x, head) / x.shape[1]  # (N, D)
+    rstd = 1 / np.sqrt(ms + head.eps)
+    y = gamma * (x * rstd)
+    return y, rstd[:, :1]
 
 
 BACKWARD_INPUTS = ("x", "dy", "gamma", "rstd")
 
 
+def _on_launches(backward):
+    """Return backward(dy, x_hat, rstd, gamma) as a function of a launch."""
+
+    def mistake(head):
+        x, dy, gamma, rstd = _wide(head)
+        return backward(dy, x * rstd, rstd, gamma)
+
+    return mistake
+
+
 @exercise(
     "dx dgamma",
     lambda: _launches(BACKWARD_INPUTS),
-    {
-        "every thread has only its own part of the sum: block_sum adds them up.": _along_of(1),
-        "every warp has only its own part of the sum: block_sum adds them up.": _along_of(32),
-        "x stands where x_hat = x * rstd belongs.": _backward(
-            lambda dy, x_hat, rstd, gamma: rms_backward(dy, x_hat / rstd, rstd, gamma)
-        ),
-        "only the first row of each block is there: go on to row + gridDim.x.": _backward(
-            _first_rows_only
-        ),
-        "only the last row of each block is in it: its sum begins anew with every row.": _backward(
-            wrong_dgamma(lambda dy, x_hat, gamma: np.sum((dy * x_hat)[-emulator.BLOCKS :], axis=0))
-        ),
-        "it is never written, or not by every block: the emulator fills outputs with NaN.": (
-            _backward(lambda dy, x_hat, rstd, gamma: (np.nan * dy, np.nan * gamma))
-        ),
-        **{
-            text: _backward(mistake)
-            for text, mistake in WRONG_BACKWARD.items()
-            if "over the rows" not in text and "along each row" not in text
-        },
+    edits("""
+    x_hat, head) => x_hat, head, threads=1)
+        every thread has only its own part of the sum: block_sum adds them up.
+    x_hat, head) => x_hat, head, threads=32)
+        every warp has only its own part of the sum: block_sum adds them up.
+    x_hat, g = x * rstd => x_hat, g = x  # x stands where x_hat = x * rstd belongs.
+    return dx, (dy * x_hat) => dx[3:] = np.nan; return dx, (dy * x_hat)[:3]
+        only the first row of each block is there: go on to row + gridDim.x.
+    (dy * x_hat).sum => (dy * x_hat)[-3:].sum
+        only the last row of each block is in it: its sum begins anew with every row.
+    return dx, (dy * x_hat) => return np.nan * dx, np.nan * (dy * x_hat)
+        it is never written, or not by every block: the emulator fills outputs with NaN.
+    """)
+    | {
+        words: _on_launches(backward)
+        for words, backward in functions_of(WRONG_BACKWARD, rms_backward)
+        if "over the rows" not in words and "along each row" not in words
     },
     rtol=3e-6,
     prepare=_prepared(run_backward, BACKWARD_HEAD),
@@ -265,6 +213,9 @@ BACKWARD_INPUTS = ("x", "dy", "gamma", "rstd")
     ),
 )
 def rms_backward_kernel(head):
-    """Return the text of a kernel: head, then its body in braces."""
-    a = _wide(head)
-    return rms_backward(a.dy, a.x * a.rstd, a.rstd, a.gamma)
+    """Return what the solution's CUDA computes, with NumPy: dx and dgamma."""
+    x, dy, gamma, rstd = _wide(head)  # (N, D), (N, D), (D,), (N, 1)
+    x_hat, g = x * rstd, gamma * dy  # (N, D) each
+    along = _sums(g * x_hat, head) / x.shape[1]  # (N, D)
+    dx = rstd * (g - x_hat * along)
+    return dx, (dy * x_hat).sum(axis=0)

@@ -1,8 +1,10 @@
-"""Time every way to compute the layer on this GPU: python -m lnlib.gpu.bench [--save FILE]
+"""Time every way to compute the layer on this GPU: python -m lnlib.gpu.bench [--tune] [--save FILE]
 
 Each is timed between two events, after a spin that gives Python time to queue all its launches,
 and after 256 MB were read, so that nothing it needs is left in the GPU's cache. The median of 30
-runs is compared with a copy that moves as many bytes as the pass must move at least.
+runs is compared with a copy that moves as many bytes as the pass must move at least: the fastest of
+two kinds of copy, each measured before everything else and after it. With --tune only the kernels
+of lnlib are timed, in many configurations.
 """
 
 import argparse
@@ -11,15 +13,17 @@ import json
 import platform
 import statistics
 import sys
+import time
 from pathlib import Path
 
 import numpy as np
 
-from ..layernorm import layer_norm_backward, layer_norm_forward
-from . import launch
+from . import launch, passes
 
-SHAPES = [(8192, 1024), (32768, 768), (32768, 1024), (8192, 4096), (4096, 8192), (2048, 16384)]
+SHAPES = [(8192, 768), (8192, 1024), (16384, 2048), (8192, 4096), (4096, 8192), (2048, 16384)]
 REPEATS = 30
+WARM_UP = 0.5  # seconds per shape, until the GPU's clock has risen
+PROMISE, SANE = 4e-7, 1e-4  # largest errors: of a configuration to choose, of anything timed
 FLUSH = 256 * 2**20  # bytes
 SPIN = 'extern "C" __global__ void spin(long long n) { for (n += clock64(); clock64() < n;); }'
 SPIN_CYCLES = 4_000_000  # about 2 ms
@@ -28,7 +32,7 @@ SPIN_CYCLES = 4_000_000  # about 2 ms
 def minimum_bytes(which, rows, D):
     """Return the bytes that a pass must move: every input read once, every output written once."""
     arrays, vectors = {"forward": (2, 2), "backward": (3, 3)}[which]
-    return 4 * (arrays * rows * D + vectors * D) + (8 + 4) * rows
+    return 4 * (arrays * rows * D + vectors * D) + 3 * 4 * rows
 
 
 def reference_forward(x, gamma, beta, eps):
@@ -96,7 +100,7 @@ def rungs(cupy, dy, x, gamma, beta, eps=1e-5):
     def backward(kernel, width=None):
         return lambda: launch.layer_norm_backward(dy, cache, kernel=kernel, width=width)
 
-    ladder = [
+    return [
         ("forward", "reference on CuPy arrays", lambda: reference_forward(x, gamma, beta, eps)),
         ("forward", "cupy.fuse", lambda: fused_forward(x, gamma, beta, eps)),
         ("forward", "x read four times", forward("forward_looping", 1)),
@@ -109,16 +113,15 @@ def rungs(cupy, dy, x, gamma, beta, eps=1e-5):
         ("backward", "two stages", backward("backward")),
         ("backward", "single launch", backward("backward_single")),
     ]
-    return [rung for rung in ladder if rung[1] != "atomics" or x.shape[-1] <= 8192]
 
 
 def timer(cupy):
-    """Return a function that times a call: microseconds, the median of REPEATS."""
+    """Return a function that times a call: its median, p10 and p90 in microseconds, as a dict."""
     spin = cupy.RawKernel(SPIN, "spin")
     cold = cupy.zeros(FLUSH // 4, np.float32)
     sink = cupy.zeros((), np.float32)
 
-    def time(call):
+    def measure_call(call):
         call()  # compiles, and fills CuPy's pool of memory
         pairs = [(cupy.cuda.Event(), cupy.cuda.Event()) for _ in range(REPEATS)]
         for start, end in pairs:
@@ -128,54 +131,164 @@ def timer(cupy):
             call()
             end.record()
         pairs[-1][1].synchronize()
-        return statistics.median(1000 * cupy.cuda.get_elapsed_time(*pair) for pair in pairs)
+        times = sorted(1000 * cupy.cuda.get_elapsed_time(*pair) for pair in pairs)
+        tenth = len(times) // 10
+        return {
+            "microseconds": statistics.median(times), "p10": times[tenth], "p90": times[-1 - tenth],
+        }  # fmt: skip
 
-    return time
-
-
-def check(which, result, dy, x, gamma, beta, name):
-    """Raise AssertionError if the first rows are wrong: the time of a wrong result is of no use."""
-    some = [a[:8].get().astype(np.float64) for a in (dy, x)]
-    y, cache = layer_norm_forward(some[1], *(a.get().astype(np.float64) for a in (gamma, beta)))
-    truth = y if which == "forward" else layer_norm_backward(some[0], cache)[0]
-    assert np.allclose(result[0][:8].get(), truth, rtol=1e-4, atol=1e-4), f"{name} is wrong"
+    return measure_call
 
 
-def measure(cupy, rows, D, time):
-    """Time copy, add and every rung at one shape; return a list of dicts."""
+def arrays(cupy, rows, D):
+    """Return dy, x, gamma, beta, and the right y, dx, dgamma and dbeta in float64."""
     rng = np.random.default_rng(0)
     dy, x = (cupy.asarray(rng.standard_normal((rows, D), np.float32)) for _ in range(2))
     gamma, beta = (cupy.asarray(rng.uniform(0.5, 2, D).astype(np.float32)) for _ in range(2))
-    total = cupy.empty(x.shape, x.dtype)
-    measured, copies = [], {}
+    wide = [a.astype(np.float64) for a in (dy, x, gamma, beta)]
+    y, cache = reference_forward(*wide[1:], float(np.float32(1e-5)))
+    return (dy, x, gamma, beta), (y, *reference_backward(wide[0], cache))
 
-    def add(which, rung, microseconds, size):
+
+def errors(which, results, truth):
+    """Return {name: largest error, relative to the largest entry} for all results of a pass."""
+    names = {"forward": ("y",), "backward": ("dx", "dgamma", "dbeta")}[which]
+    right = truth[:1] if which == "forward" else truth[1:]
+    return {
+        name: float(abs(result - exact).max() / abs(exact).max())
+        for name, result, exact in zip(names, results, right)
+    }
+
+
+def copies(cupy, size, measure_call):
+    """Time the two ways to copy: size counts what is read and what is written."""
+    source, target = (cupy.zeros(size // 8, np.float32) for _ in range(2))
+    return {
+        "copy": measure_call(lambda: target.data.copy_from_device(source.data, source.nbytes)),
+        "copy, elementwise": measure_call(lambda: cupy.negative(source, out=target)),
+    }
+
+
+def warm_up(cupy, call):
+    """Keep the GPU busy until its clock has risen."""
+    end = time.perf_counter() + WARM_UP
+    while True:
+        call()
+        cupy.cuda.Device().synchronize()
+        if time.perf_counter() > end:
+            return
+
+
+def measure(cupy, rows, D, measure_call):
+    """Time copies, add and every rung at one shape; return a list of dicts."""
+    given, truth = arrays(cupy, rows, D)
+    dy, x = given[:2]
+    total = cupy.empty(x.shape, x.dtype)
+    sizes = {which: minimum_bytes(which, rows, D) for which in ("forward", "backward")}
+    measured = []
+
+    def add(which, rung, times, size, wrong=None):
         measured.append(
-            {
-                "rows": rows, "D": D, "pass": which, "rung": rung, "microseconds": microseconds,
-                "GB/s": size / microseconds / 1e3,
-                "fraction of copy": copies[which] / microseconds,
-            }
+            {"rows": rows, "D": D, "pass": which, "rung": rung} | times
+            | {"GB/s": size / times["microseconds"] / 1e3, "errors": wrong or {}}
         )  # fmt: skip
 
+    def add_copies(when):
+        for which, size in sizes.items():
+            for kind, times in copies(cupy, size, measure_call).items():
+                add(which, f"{kind}, {when}", times, size)
+
+    warm_up(cupy, lambda: cupy.add(x, dy, out=total))
+    add_copies("first")
+    times = measure_call(lambda: cupy.add(x, dy, out=total))
+    add("backward", "add", times, 12 * rows * D)
+    for which, name, call in rungs(cupy, *given):
+        try:
+            results = call()
+        except ValueError:  # a kernel that is not for inputs as large as this
+            continue
+        wrong = errors(which, results, truth)
+        if not max(wrong.values()) < SANE:  # the time of a wrong result is of no use
+            raise AssertionError(f"{name} is wrong at {rows} x {D}: {wrong}")
+        add(which, name, measure_call(call), sizes[which], wrong)
+    add_copies("last")
+    for which in sizes:
+        mine = [one for one in measured if one["pass"] == which]
+        ceiling = min(one["microseconds"] for one in mine if one["rung"].startswith("copy"))
+        for one in mine:
+            one["fraction of copy"] = ceiling / one["microseconds"]
+    return measured
+
+
+def candidates(which, D, width, limit):
+    """Return the configurations to try for rows of D entries."""
+    found = {}
+    for threads in (32, 64, 128, 256, 512, 1024):
+        for entries in (4, 8, 16, 24, 32):
+            if not D <= threads * entries < 2 * D or entries % width:
+                continue
+            block = threads * (passes.WARPS if threads == 32 else 1)
+            for registers in (64, 80, 96, 128) if which == "backward" else (64,):
+                blocks = max(1, 65536 // (registers * block))
+                chosen = passes.instance(which, threads, entries, width, limit, blocks=blocks)
+                if chosen:
+                    found[chosen.expression] = chosen
+    return list(found.values())
+
+
+def tune(cupy, rows, D, measure_call, keep):
+    """Try configurations at one shape; keep(dict) is called with each as soon as it is measured."""
+    given, truth = arrays(cupy, rows, D)
+    dy, x, gamma, beta = given
+    on_gpu = launch.machine()
+    cache = launch.layer_norm_forward(x, gamma, beta)[1]
+    warm_up(cupy, lambda: launch.layer_norm_forward(x, gamma, beta))
     for which in ("forward", "backward"):
         size = minimum_bytes(which, rows, D)
-        source = cupy.zeros(size // 8, np.float32)  # half of the bytes are read, half written
-        target = cupy.zeros(size // 8, np.float32)
-        copies[which] = time(lambda a=source, b=target: cupy.copyto(b, a))
-        add(which, "copy", copies[which], size)
-    add("backward", "add", time(lambda: cupy.add(x, dy, out=total)), 12 * rows * D)
-    for which, name, call in rungs(cupy, dy, x, gamma, beta):
-        check(which, call(), dy, x, gamma, beta, name)
-        add(which, name, time(call), minimum_bytes(which, rows, D))
-    return measured
+        copy = min(t["microseconds"] for t in copies(cupy, size, measure_call).values())
+        tried = []
+
+        def attempt(chosen, which=which, copy=copy, tried=tried):
+            def call():
+                if which == "forward":
+                    return passes.forward(on_gpu, x, gamma, beta, 1e-5, chosen=chosen)
+                return passes.backward(on_gpu, dy, cache, chosen=chosen)
+
+            one = {"rows": rows, "D": D, "pass": which} | chosen._asdict()
+            try:
+                one["errors"] = errors(which, call(), truth)
+                one |= measure_call(call)
+            except Exception as error:  # too many registers, say: the next may be right
+                one["failed"] = f"{type(error).__name__}: {error}"
+            else:
+                one["fraction of copy"] = copy / one["microseconds"]
+                if max(one["errors"].values()) <= PROMISE:
+                    tried.append((one["microseconds"], chosen))
+            keep(one)
+
+        width = 4 if D % 4 == 0 else 1
+        for chosen in candidates(which, D, width, on_gpu.shared_limit()):
+            attempt(chosen)
+        if which == "backward" and tried:
+            best = min(tried)[1]
+            for waves, columns in ((2, 8), (3, 8), (1, 16), (1, 32)):
+                attempt(best._replace(waves=waves, columns=columns))
+        print(f"{which} at {rows} x {D}, a copy takes {copy:.1f} us:")
+        for microseconds, chosen in sorted(tried):
+            print(
+                f"  {microseconds:9.1f} us {copy / microseconds:6.2f}  {chosen.expression}"
+                f" waves {chosen.waves}, {chosen.columns} columns"
+            )
 
 
 def machine(cupy):
     """Return what the numbers depend on."""
     runtime = cupy.cuda.runtime
+    properties = runtime.getDeviceProperties(runtime.getDevice())
     return {
-        "device": runtime.getDeviceProperties(runtime.getDevice())["name"].decode(),
+        "device": properties["name"].decode(),
+        "multiprocessors": properties["multiProcessorCount"],
+        "L2 bytes": properties["l2CacheSize"],
         "driver": runtime.driverGetVersion(),
         "nvrtc": ".".join(map(str, cupy.cuda.nvrtc.getVersion())),
         "cupy": cupy.__version__,
@@ -185,28 +298,46 @@ def machine(cupy):
     }
 
 
-def main(words=None, shapes=SHAPES):
+def main(words=None):
     """Run the benchmark; return the exit status: 1 if there is no GPU."""
     parser = argparse.ArgumentParser(prog="python -m lnlib.gpu.bench", description=__doc__)
     parser.add_argument("--save", type=Path, metavar="FILE", help="write the result as JSON")
-    save = parser.parse_args(words).save
+    parser.add_argument("--tune", action="store_true", help="try configurations of the kernels")
+    parser.add_argument(
+        "--shapes", type=_shape, nargs="+", default=SHAPES, metavar="ROWSxD", help="8192x1024 ..."
+    )
+    asked = parser.parse_args(words)
     print(launch.status())
     if not launch.available():
         return 1
     import cupy
 
-    time, record = timer(cupy), machine(cupy) | {"measured": []}
-    for rows, D in shapes:
-        print(f"\n{rows} rows of {D}: time, rate by minimum bytes, fraction of copy")
-        for one in measure(cupy, rows, D, time):
-            record["measured"].append(one)
-            print(
-                f"  {one['pass']:8} {one['rung']:32} {one['microseconds']:9.1f} us"
-                f" {one['GB/s']:7.0f} GB/s {one['fraction of copy']:6.2f}"
-            )
-    if save:
-        save.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
+    measure_call, record = timer(cupy), machine(cupy) | {"measured": []}
+
+    def keep(*more):
+        record["measured"].extend(more)
+        if asked.save:  # as it goes: what was measured is not lost if the rest fails
+            asked.save.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
+
+    for rows, D in asked.shapes:
+        if asked.tune:
+            tune(cupy, rows, D, measure_call, keep)
+            continue
+        keep(*measure(cupy, rows, D, measure_call))
+        print(f"\n{rows} rows of {D}: median (p10, p90), rate by minimum bytes, fraction of copy")
+        for one in record["measured"]:
+            if (one["rows"], one["D"]) == (rows, D):
+                print(
+                    f"  {one['pass']:8} {one['rung']:32} {one['microseconds']:9.1f} us"
+                    f" ({one['p10']:.1f}, {one['p90']:.1f}) {one['GB/s']:7.0f} GB/s"
+                    f" {one['fraction of copy']:6.2f}"
+                )
     return 0
+
+
+def _shape(text):
+    rows, D = text.split("x")
+    return int(rows), int(D)
 
 
 if __name__ == "__main__":

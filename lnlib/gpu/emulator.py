@@ -1,7 +1,8 @@
 """Run the CUDA kernels on this machine's processor, thread by thread, and watch every access.
 
 The source is compiled by the system's C++ compiler behind emulator.h, which says what CUDA's words
-mean here. Each launch is a process of its own, so nothing that a kernel does can harm this one.
+mean here, and linked to emulator.cpp, which checks what it does. Each launch is a process of its
+own, so nothing that a kernel does can harm this one.
 """
 
 import functools
@@ -15,32 +16,68 @@ import signal
 import subprocess
 import sys
 import tempfile
+import threading
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 
-from . import passes
+from . import nvrtc, passes
 
 FOLDER = Path(__file__).parent
 BLOCKS = 3  # of the backward pass: few, so that each has several rows
+SHARED_LIMIT = 227 * 1024  # bytes that a block can have, as on sm_90
+LOCK = threading.Lock()  # one compilation at a time
+# CUDA's words that are valid, though not known here, where NVRTC cannot be asked.
+OTHER_WORDS = re.compile(
+    r"cooperative_groups|cg|cuda|nvcuda|wmma|__(dp4a|nanosleep|trap|assert_fail|match_\w+_sync|"
+    r"reduce_\w+_sync|activemask|half2|nv_bfloat162|h\w+2|byte_perm|brev|funnelshift_\w+|asm)\b"
+)
 
 
 class EmulationError(RuntimeError):
     """A kernel did what no kernel may do; the message says who did it and where."""
 
 
-class Traffic(NamedTuple):
-    """Bytes that the threads have loaded and stored, and in how many accesses.
+class NoCompiler(EmulationError):
+    """There is nothing to compile the kernel with; the message says what to install."""
 
-    An element that neighbouring lanes of a warp load one after the other counts once. An atomicAdd
-    is a load and a store.
+    def _render_traceback_(self):  # one sentence in a notebook
+        return [str(self)]
+
+
+class Unsupported(RuntimeError):
+    """Valid CUDA that the emulator does not know; the message says what."""
+
+
+class Traffic(NamedTuple):
+    """What a kernel has asked of one array.
+
+    A request is what the lanes of a warp ask for together, by one instruction. An atomicAdd is a
+    load and a store.
+
+    Attributes
+    ----------
+    loaded, stored : int
+        Bytes of global memory. An element that several lanes request together counts once.
+    loads, stores : int
+        Elements, of up to 16 bytes.
+    requests : int
+    sectors : int
+        Of 32 bytes, which global memory is read and written by: a request for 32 neighbouring
+        floats touches 4 sectors, one for 32 floats far apart touches 32.
+    conflicts : int
+        Of an array in shared memory, named "shared ...": how many times its banks had to be asked
+        again, because lanes of one request wanted different words of the same bank.
     """
 
     loaded: int = 0
     stored: int = 0
     loads: int = 0
     stores: int = 0
+    requests: int = 0
+    sectors: int = 0
+    conflicts: int = 0
 
 
 def emulate_forward(
@@ -77,6 +114,8 @@ def emulate_forward(
         If the kernel reads or writes outside an array, waits at a barrier that not all threads
         reach, has two threads use the same element without a barrier in between, or does not
         compile; or if there is no C++ compiler.
+    Unsupported
+        If the kernel is valid CUDA, but uses what the emulator does not know.
     TypeError, ValueError
         If an argument does not fit.
     """
@@ -126,11 +165,21 @@ def status():
 def _trouble():
     """Return what keeps the emulator from running here, in one sentence, or None."""
     if os.name == "nt":
-        return "The emulator does not run on Windows; in the Windows Subsystem for Linux it does."
+        return "The emulator does not run on Windows; in WSL, Linux inside Windows, it does."
+    chosen = os.environ.get("CXX")
+    if chosen and _command(chosen) is None:
+        return f"The emulator needs a C++ compiler, and CXX={chosen} is no command on this machine."
     if _compiler() is None:
         return (
-            "The emulator needs a C++ compiler and found none: install g++ or clang++ "
-            "(on Debian or Ubuntu: apt install g++; on macOS: xcode-select --install)."
+            "The emulator needs a C++ compiler and found none: install one (on Debian or Ubuntu: "
+            "apt install g++; on macOS: xcode-select --install; on Windows: work in WSL), or "
+            "pip install ziglang, which is enough by itself."
+        )
+    folder = tempfile.gettempdir()
+    if os.statvfs(folder).f_flag & getattr(os, "ST_NOEXEC", 0):
+        return (
+            f"The emulator may not run programs in {folder} (it is mounted noexec): set TMPDIR to "
+            "another folder."
         )
     return None
 
@@ -139,118 +188,241 @@ def _machine(order, source, counts):
     if order not in ("forward", "reverse") and not (isinstance(order, int) and order >= 0):
         raise ValueError(f'order must be "forward", "reverse" or an int >= 0, got {order!r}')
     source = passes.read_source() if source is None else source
-    counts = {} if counts is None else counts
     return passes.Machine(
         array_type=np.ndarray,
-        empty=lambda shape, dtype: np.full(shape, np.nan, dtype),  # what is not written stays NaN
+        empty=_poisoned,
         zeros=np.zeros,
         address=lambda array: array.ctypes.data,
         check_place=lambda name, array: None,
         run=functools.partial(run, order, source, counts),
-        blocks=lambda per_processor: BLOCKS,
-        shared_limit=lambda: np.inf,
+        blocks=lambda kernel, threads, shared_bytes: BLOCKS,
+        shared_limit=lambda: SHARED_LIMIT,
     )
+
+
+def _poisoned(shape, dtype):
+    """Return an array of NaN: what a kernel does not write stays NaN. All bits set are one."""
+    array = np.empty(shape, dtype)
+    array.reshape(-1).view(np.uint8).fill(255)
+    return array
 
 
 def run(
     order, source, counts, kernel, blocks, threads, shared_bytes, inputs, outputs, numbers,
     seconds=300,
 ):  # fmt: skip
-    """Launch a kernel: put its arrays into a file, let the program change it, take the outputs."""
-    program = _build(source, kernel, len(inputs) + len(outputs) + len(numbers))
+    """Launch a kernel: put its arrays into a file, let the program change it, take the outputs.
+
+    What the kernel prints is printed. counts is a dict, to be filled with Traffic, or None.
+    """
+    with LOCK:
+        program = _build(source, kernel, len(inputs) + len(outputs) + len(numbers))
     words, first = [], 0
     with tempfile.NamedTemporaryFile(dir=program.parent) as file:
         for name, array in (inputs | outputs).items():
-            words.append(f"{name}:{first}:{array.nbytes}")
-            file.write(array.tobytes().ljust(-(-array.nbytes // 64) * 64, b"\0"))
-            first = file.tell()
+            words.append(f"{name}:{first}:{array.nbytes}:{array.itemsize}")
+            file.seek(first)
+            file.write(array.tobytes())
+            first += -(-array.nbytes // 65536) * 65536  # where a page of memory can begin
+        file.truncate(first)
         file.flush()
         words += [repr(number.item()) for number in numbers.values()]
-        launch = [program, file.name, blocks, threads, shared_bytes, order, *words]
-        try:
-            done = subprocess.run(
-                [str(word) for word in launch], capture_output=True, text=True, timeout=seconds
-            )
-        except subprocess.TimeoutExpired:
-            raise EmulationError(f"{kernel} has not returned after {seconds} seconds") from None
+        profile = int(counts is not None)
+        launch = [
+            program, file.name, blocks, threads, shared_bytes, order, seconds, profile, *words
+        ]  # fmt: skip
+        done = subprocess.run(
+            [str(word) for word in launch], capture_output=True, encoding="utf-8", errors="replace"
+        )
+        print(done.stdout, end="")
+        if done.returncode == -signal.SIGALRM:
+            raise EmulationError(f"{kernel} has not returned after {seconds} seconds")
         if done.returncode < 0:
             name = signal.Signals(-done.returncode).name
             raise EmulationError(
                 f"{kernel} crashed ({name}); it may have written past the end of a local array"
             )
         if done.returncode:
-            raise EmulationError(f"{kernel}: {done.stderr.strip()}")
+            raise EmulationError(f"{kernel}: {_with_lines(done.stderr.strip(), program)}")
         for array, word in zip(outputs.values(), words[len(inputs) :]):
             file.seek(int(word.split(":")[1]))
             array[...] = np.frombuffer(file.read(array.nbytes), array.dtype).reshape(array.shape)
-    for line in done.stdout.splitlines():
-        name, *added = line.split()
+    for line in done.stderr.splitlines() if profile else ():
+        name, *added = line.rsplit(maxsplit=len(Traffic._fields))
         counts[name] = Traffic(*map(sum, zip(counts.get(name, Traffic()), map(int, added))))
 
 
-@functools.cache
 def _build(source, kernel, arguments):
-    """Compile one instance of a kernel to a program; return its path."""
+    """Compile one instance of a kernel to a program, unless that has been done; return its path."""
     if trouble := _trouble():
-        raise EmulationError(trouble)
+        raise NoCompiler(trouble)
     values = ", ".join(f"emulated::Argument{{{k}}}" for k in range(arguments))
     text = (
         f'#include "emulator.h"\n#line 1 "layernorm.cu"\n{_translate(source)}\n'
-        "int main(int count, char **words)\n"
-        f"{{ return emulated::launch(count, words, [] {{ {kernel}({values}); }}); }}\n"
+        f'#line 1 "launch"\nstatic void launched() {{ return (&{kernel})({values}); }}\n'
+        "int main(int count, char **words) { return emulated::launch(count, words, launched); }\n"
     )
-    name = hashlib.sha256(text.encode()).hexdigest()[:16]
-    program = Path(_folder().name) / name
-    flags = [
-        "-std=c++17",
-        "-O1",
-        "-ffp-contract=off",
-        "-Werror=return-type",
-        "-I",
-        str(FOLDER),
-        "-x",
-        "c++",
-        "-",
-    ]
-    done = subprocess.run(
-        [*_compiler(), "-o", str(program), *flags], input=text, capture_output=True, text=True
-    )
+    name = hashlib.sha256(repr((_compiler(), text)).encode()).hexdigest()[:16]
+    program = _folder() / name
+    if program.exists():
+        return program
+    machine = _folder() / "emulator.o"
+    if not machine.exists():
+        done = _compile(machine, (FOLDER / "emulator.cpp").read_text(encoding="utf-8"), "-O2")
+        if done.returncode:
+            command = shlex.join(_compiler())
+            error = _errors(done.stderr)[0][1]
+            raise EmulationError(f"{command} does not compile the emulator: {error}")
+    done = _compile(program.with_suffix(".o"), text, "-O0", "-g1", *_watching(tuple(_compiler())))
     if done.returncode:
-        errors = [line for line in done.stderr.splitlines() if "error" in line] or [done.stderr]
-        raise EmulationError(f"{kernel} does not compile: {errors[0].strip()}")
+        _explain(kernel, source, done.stderr)
+    link = [*_compiler(), "-o", program, program.with_suffix(".o"), machine, "-lm"]
+    done = subprocess.run(link, capture_output=True, encoding="utf-8", errors="replace")
+    if done.returncode:
+        raise EmulationError(f"{kernel} cannot be linked: {_errors(done.stderr)[0][1]}")
     return program
 
 
-def _translate(source):
-    """Turn shared arrays, and pointers in the heads of functions, into classes of emulator.h."""
-
-    def shared(match):
-        outside, kind, name, sizes = match.groups()
-        if outside:
-            return f'static emulated::DynamicShared<{kind}> {name}("{name}");'
-        sizes = "".join(f", {size}" for size in re.findall(r"\[([^]]*)\]", sizes))
-        return f'static emulated::Shared<{kind}{sizes}> {name}("{name}");'
-
-    def head(match):
-        pointer = r"((?:const )?\w+(?:<\w+>)?) *\* *(?:__restrict__ )?(\w+)(?=\s*[,)])"
-        return re.sub(pointer, r"emulated::Global<\1> \2", match[0])
-
-    source = re.sub(r"(extern )?__shared__ (\w+) (\w+)((?:\[[^]]*\])*);", shared, source)
-    return re.sub(r"__(?:global|device)__ [^;{]*\{", head, source)
+def _compile(result, text, *flags):
+    command = [
+        *_compiler(), "-c", "-o", result, "-std=c++17", "-ffp-contract=off", "-fno-exceptions",
+        "-fno-rtti", "-fno-threadsafe-statics", "-Werror=return-type", "-I", FOLDER, *flags,
+        "-x", "c++", "-",
+    ]  # fmt: skip
+    return subprocess.run(
+        command, input=text, capture_output=True, encoding="utf-8", errors="replace"
+    )
 
 
 @functools.cache
+def _watching(compiler):
+    """Return the options that make a compiler call emulator.cpp wherever memory is used."""
+    version = subprocess.run([*compiler, "--version"], capture_output=True, text=True).stdout
+    unset = "-ftrivial-auto-var-init=pattern"  # registers nobody has set hold NaN, or huge numbers
+    if "ziglang" in compiler or "clang" in version:
+        checks = "-fsanitize=array-bounds,alignment,null"  # zig has more of them, unless told so
+        reads = "-mllvm", "-tsan-instrument-read-before-write=1"
+        return "-fsanitize=thread", "-fno-sanitize=undefined", checks, *reads, unset
+    old = re.search(r"\) ([4-9]|1[01])\.", version)  # a GCC before 12
+    return "-fsanitize=thread,bounds-strict,alignment,null", *([] if old else [unset])
+
+
+def _errors(log):
+    """Return (file:line, message) of each error in what a compiler says."""
+    pattern = r"(?m)^([^\n]*?:\d+)(?::\d+)?: (?:fatal )?error: (.*)$"
+    return re.findall(pattern, log) or [("", (log.strip() or "no word").splitlines()[-1])]
+
+
+def _explain(kernel, source, log):
+    """Raise what is to be said of a kernel that does not compile, with the line quoted."""
+    errors = [e for e in _errors(log) if "emulator.h" not in e[0]] or _errors(log)
+    place, error = errors[0]
+    quoted = _lines(source).get(place, "").strip()
+    name = re.search(r"[‘'\"]([\w:]+)", error)
+    name = name[1] if name else quoted
+    try:
+        nvrtc.compile("sm_80", [kernel], source)
+        valid = True
+    except RuntimeError:  # NVRTC is not here
+        valid = bool(OTHER_WORDS.match(name))
+    except ValueError:
+        valid = False
+    if valid and "return-type" not in error:  # nvcc, too, only warns of that
+        raise Unsupported(f"the emulator does not know {name} ({place}: {quoted})")
+    quoted = f"\n    {quoted}" if quoted else ""
+    raise EmulationError(f"{kernel} does not compile: {place}: error: {error}{quoted}")
+
+
+def _lines(source):
+    """Return {file:line: text} as the compiler counts them."""
+    lines, file, number = {}, "layernorm.cu", 1
+    for text in source.splitlines():
+        if found := re.match(r'#line (\d+) "(.*)"', text):
+            number, file = int(found[1]), found[2]
+            continue
+        lines[f"{file}:{number}"] = text
+        number += 1
+    return lines
+
+
+def _with_lines(text, program):
+    """Replace the addresses in what the emulator says, such as @1f2e, by lines of the source."""
+
+    def line(match):
+        done = subprocess.run(
+            ["addr2line", "-i", "-e", program, hex(int(match[1], 16) - 1)],
+            capture_output=True, encoding="utf-8",
+        )  # fmt: skip
+        places = re.findall(r"([^/\n]*):(\d+)", done.stdout)
+        here = [(f, n) for f, n in places if f != "emulator.h"]
+        return f" in line {here[0][1]}" if here else ""
+
+    if not shutil.which("addr2line"):
+        return re.sub(r" in line @\w+", "", text)
+    return re.sub(r" in line @(\w+)", line, text)
+
+
+def _translate(source):
+    """Turn the declarations of shared arrays into what C++ has for them; drop what it has not."""
+    masked = re.sub(
+        r'//[^\n]*|/\*.*?\*/|"(?:\\.|[^"\\\n])*"',
+        lambda m: m[0] if m[0][0] == '"' else "\n" * m[0].count("\n") or " ",
+        source,
+        flags=re.DOTALL,
+    )
+    masked = re.sub(r"(?m)^\s*#\s*include <(cuda|math|std|c?float)[\w.]*>", "", masked)
+    words = r"(?:(?:extern|static|volatile|(?:__align__|alignas)\([^)]*\))\s+)*"
+    return re.sub(rf"{words}__shared__\s([^;{{}}=]*);", _shared, masked)
+
+
+def _shared(match):
+    """Turn one declaration of shared arrays, of any number of them, into references."""
+    text = re.sub(r"\b(__align__|alignas)\s*\([^)]*\)", " ", match[0].rstrip(";"))
+    lines = "\n" * match[0].count("\n")
+    volatile = "volatile " if "volatile" in text else ""
+    text = " ".join(re.sub(r"\b(extern|static|__shared__|volatile)\b", " ", text).split())
+    first, *more = re.split(r",(?![^<\[(]*[>\])])", text)
+    kind, name, sizes = re.fullmatch(r"(.*?[\s>])(\w+)((?:\s*\[.*\])?)\s*", first).groups()
+    made = ""
+    for part in [name + sizes, *more]:
+        name, sizes = re.fullmatch(r"\s*(\w+)\s*((?:\[.*\])?)\s*", part).groups()
+        made += f"static void *{name}_site; "
+        if sizes.replace(" ", "") == "[]":
+            function, kind_ = "dynamic_shared", f"{volatile}{kind}"
+            made += f"{kind_}*const {name} = emulated::{function}<{kind_}>(&{name}_site, "
+        else:
+            made += f"typedef {volatile}{kind}{name}_type{sizes}; "
+            made += f"{name}_type &{name} = emulated::shared<{name}_type>(&{name}_site, "
+        made += f'"{name}"); '
+    return made + lines
+
+
+def _command(words):
+    """Return a command as a list, or None if there is no such command."""
+    try:
+        command = shlex.split(words)
+    except ValueError:
+        return None
+    return command if command and shutil.which(command[0]) else None
+
+
 def _compiler():
     """Return the command of the C++ compiler as a list, or None."""
-    candidates = [shlex.split(os.environ.get("CXX", "")), ["g++"], ["clang++"], ["c++"]]
-    for candidate in candidates:
-        if candidate and shutil.which(candidate[0]):
-            return candidate
+    for candidate in (os.environ.get("CXX", ""), "g++", "clang++", "c++"):
+        if command := _command(candidate):
+            return command
     if importlib.util.find_spec("ziglang"):
-        return [sys.executable, "-m", "ziglang", "c++"]
+        return [sys.executable, "-m", "ziglang", "cc"]
     return None
 
 
-@functools.cache
 def _folder():
-    return tempfile.TemporaryDirectory(prefix="lnlib-emulator-")  # removed when Python exits
+    """Return the folder of what was compiled; it is removed when Python exits."""
+    folder = Path(_temporary().name)
+    folder.mkdir(exist_ok=True)  # again, if somebody has deleted it
+    return folder
+
+
+@functools.cache
+def _temporary():
+    return tempfile.TemporaryDirectory(prefix="lnlib-emulator-")

@@ -4,6 +4,8 @@ import functools
 
 from . import passes
 
+TINY = 'extern "C" __global__ void tiny(float *x) { *x = 1; }'
+
 
 def available():
     """Return True if CuPy, an NVIDIA driver, a GPU and the kernel compiler NVRTC are there."""
@@ -26,19 +28,19 @@ def layer_norm_forward(x, gamma, beta, eps=1e-5, *, kernel="forward", width=None
 
     Parameters
     ----------
-    x : cupy.ndarray, shape (..., D), float32
+    x : cupy.ndarray, shape (..., D), float32 or float16, or uint16 with the bits of bfloat16
         C-contiguous and on the current device; D < 2**30, fewer than 2**31 rows.
-    gamma, beta : cupy.ndarray, shape (D,), float32
+    gamma, beta : cupy.ndarray, shape (D,), dtype of x
     eps : float
         Added to the variance; rounded to float32.
     kernel : {"forward", "forward_looping"}
         "forward_looping" reads x four times: to measure what that costs.
-    width : {None, 1, 4}
-        Floats per load; by default 4 where D and the addresses allow it.
+    width : {None, 1, 4, 8}
+        Entries per load; by default as many as make 16 bytes, where D and the addresses allow it.
 
     Returns
     -------
-    y : cupy.ndarray, shape (..., D), float32
+    y : cupy.ndarray, shape (..., D), dtype of x
     cache : Cache
         For `layer_norm_backward`. It refers to x and gamma: do not change them before.
 
@@ -52,9 +54,10 @@ def layer_norm_forward(x, gamma, beta, eps=1e-5, *, kernel="forward", width=None
     Notes
     -----
     A row with nan or inf comes out as nan, and so does one that float32 cannot square: rows whose
-    variance is beyond 3e38, or var + eps below 1e-30.
+    variance is beyond 3e38, or var + eps below 1e-30. The arithmetic is in float32: a half type
+    costs half an ulp of it when a result is stored.
     """
-    return passes.forward(_machine(), x, gamma, beta, eps, kernel, width)
+    return passes.forward(machine(), x, gamma, beta, eps, kernel, width)
 
 
 def layer_norm_backward(dy, cache, *, kernel="backward", width=None):
@@ -62,27 +65,29 @@ def layer_norm_backward(dy, cache, *, kernel="backward", width=None):
 
     Parameters
     ----------
-    dy : cupy.ndarray, shape (..., D), float32
+    dy : cupy.ndarray, shape (..., D), dtype of x
         C-contiguous and on the current device.
     cache : Cache
         From `layer_norm_forward` on the same device.
     kernel : {"backward", "backward_single", "backward_atomic", "backward_looping"}
-        Two launches; one launch; atomics, whose dgamma and dbeta differ from run to run in the last
-        digits; x and dy read twice. "backward" gives the same bits in every run on the same GPU.
-    width : {None, 1, 4}
+        Two launches; one launch, for small inputs; atomics, whose dgamma and dbeta differ from run
+        to run in the last digits and lose digits over thousands of rows; x read twice, dy three
+        times. "backward" gives the same bits in every run on the same GPU.
+    width : {None, 1, 4, 8}
         As for `layer_norm_forward`.
 
     Returns
     -------
-    dx : cupy.ndarray, shape (..., D), float32
-    dgamma, dbeta : cupy.ndarray, shape (D,), float32
+    dx : cupy.ndarray, shape (..., D), dtype of x
+    dgamma, dbeta : cupy.ndarray, shape (D,), dtype of x
 
     Raises
     ------
     RuntimeError, TypeError, ValueError
-        As `layer_norm_forward`; ValueError also if kernel cannot hold a row of that length.
+        As `layer_norm_forward`; ValueError also if kernel cannot hold a row of that length or
+        dtype, or is for smaller inputs.
     """
-    return passes.backward(_machine(), dy, cache, kernel, width)
+    return passes.backward(machine(), dy, cache, kernel, width)
 
 
 def _cupy():
@@ -109,11 +114,16 @@ def _trouble():
         cupy.cuda.nvrtc.getVersion()
     except Exception as error:  # each version of CuPy has its own
         return f"No GPU is used: the kernel compiler NVRTC is missing ({error})."
+    try:
+        cupy.RawKernel(TINY, "tiny").compile()
+    except Exception as error:  # CuPy 14 and later need CUDA's headers for any kernel
+        return f"No GPU is used: it compiles no kernel ({error})."
     return None
 
 
 @functools.cache
-def _machine():
+def machine():
+    """Return the `passes.Machine` of CuPy's current devices; RuntimeError if there is none."""
     trouble = _trouble()
     if trouble:
         raise RuntimeError(trouble)
@@ -125,13 +135,23 @@ def _machine():
         address=lambda array: array.data.ptr,
         check_place=_check_place,
         run=_run,
-        blocks=lambda per_processor: per_processor * _attribute("MultiProcessorCount"),
+        blocks=_resident_blocks,
         shared_limit=lambda: _attribute("MaxSharedMemoryPerBlockOptin"),
     )
 
 
 def _attribute(name):
     return _cupy().cuda.Device().attributes[name]
+
+
+def _resident_blocks(kernel, threads, shared_bytes):
+    """Ask the driver how many blocks of a kernel the current device holds at a time."""
+    cupy = _cupy()
+    function = _function(cupy.cuda.runtime.getDevice(), kernel, shared_bytes)
+    each = cupy.cuda.driver.occupancyMaxActiveBlocksPerMultiprocessor(
+        function.kernel.ptr, threads, shared_bytes
+    )
+    return each * _attribute("MultiProcessorCount")
 
 
 def _check_place(name, array):
@@ -153,7 +173,7 @@ def _run(kernel, blocks, threads, shared_bytes, inputs, outputs, numbers):
 def _function(device, kernel, shared_bytes):
     """Compile one instance of a kernel for the current device, which is device."""
     module = _cupy().RawModule(
-        code=passes.read_source(), options=("-std=c++17",), name_expressions=(kernel,)
+        code=passes.read_source(), options=passes.options([kernel]), name_expressions=(kernel,)
     )
     function = module.get_function(kernel)
     if shared_bytes > 48 * 1024:  # more than that has to be asked for

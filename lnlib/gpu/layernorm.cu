@@ -1,32 +1,80 @@
-// LayerNorm in CUDA C++: y = gamma * (x - mean) / sqrt(var + eps) + beta for every row of x, and the
-// gradients. All in float32.
+// LayerNorm in CUDA C++: y = gamma * (x - mean) / sqrt(var + eps) + beta for every row of x, and
+// the gradients. Numbers are stored as float, __half or __nv_bfloat16; all arithmetic is in
+// float32.
 //
-// If you have never read CUDA. A kernel (marked __global__) is a function that very many threads run
-// at the same time. Local variables live in registers: every thread has its own, and no memory is
-// faster. 32 threads form a warp; they are its lanes, and can read each other's registers
-// (__shfl_xor_sync). Several warps form a block: its threads share a little fast memory (__shared__)
-// and can wait for each other (__syncthreads is a barrier: nobody goes on until all have arrived).
-// Blocks work independently of each other. threadIdx.x and blockIdx.x tell a thread who it is.
+// If you have never read CUDA. A kernel (marked __global__) is a function that very many threads
+// run at the same time. Local variables live in registers: every thread has its own, and no memory
+// is faster. 32 threads form a warp; they are its lanes, and can read each other's registers
+// (__shfl_xor_sync). Several warps form a block: its threads share a little fast memory
+// (__shared__) and can wait for each other (__syncthreads is a barrier: nobody goes on until all
+// have arrived). Blocks work independently of each other. threadIdx.x and blockIdx.x tell a thread
+// who it is.
 //
-// Every pointer below points into global memory: large, far away, and here the only thing that costs
-// time. So the aim is to touch it as little as possible: read x once, write y once.
+// Every pointer below points into global memory: large, far away, and here the only thing that
+// costs time. So the aim is to touch it as little as possible: read x once, write y once.
 //
-// A block works on one row at a time. The row is cut into vectors of WIDTH floats, and thread t owns
-// vectors t, t + THREADS, t + 2 * THREADS, ...: neighbours in the block read neighbours in memory.
+// THREADS threads work on one row at a time. The row is cut into vectors of WIDTH numbers, and
+// thread t of the row owns vectors t, t + THREADS, t + 2 * THREADS, ...: neighbours read neighbours
+// in memory.
 
-// WIDTH floats that are loaded or stored by one instruction: 16 bytes if WIDTH is 4. That needs D to
-// be a multiple of 4 and arrays that start at a multiple of 16 bytes; otherwise WIDTH is 1.
-template <int WIDTH>
-struct alignas(4 * WIDTH) Vector {
-    float at[WIDTH];
+#ifdef HALF_TYPES  // asked for at the launch if T is one of them; the rest needs no header
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+#endif
+
+// WIDTH numbers that are loaded or stored by one instruction: 16 bytes if WIDTH is 4, or 8 for the
+// half types. That needs D to be a multiple of WIDTH and arrays that start at a multiple of 16
+// bytes; otherwise WIDTH is 1.
+template <int WIDTH, class T = float>
+struct alignas(sizeof(T) * WIDTH) Vector {
+    T at[WIDTH];
 };
+using Four = Vector<4>;
 
-// ---- Sums over a block ---------------------------------------------------------------------------
+// From memory's type to registers' ...
+template <int WIDTH, class T>
+__device__ Vector<WIDTH> wide(Vector<WIDTH, T> stored)
+{
+    Vector<WIDTH> row;
+#pragma unroll
+    for (int j = 0; j < WIDTH; j++)
+        row.at[j] = float(stored.at[j]);
+    return row;
+}
+
+// ... and back.
+template <class T, int WIDTH>
+__device__ Vector<WIDTH, T> narrow(Vector<WIDTH> row)
+{
+    Vector<WIDTH, T> stored;
+#pragma unroll
+    for (int j = 0; j < WIDTH; j++)
+        stored.at[j] = T(row.at[j]);
+    return stored;
+}
+
+// A block may hold several teams of THREADS threads, each with a row of its own: who this thread
+// is.
+template <int THREADS>
+__device__ int member()
+{
+    return threadIdx.x % THREADS;
+}
+
+// ---- Sums over a block --------------------------------------------------------------------------
+
+__device__ Four operator+(Four a, Four b)
+{
+    for (int j = 0; j < 4; j++)
+        a.at[j] += b.at[j];
+    return a;
+}
 
 __device__ float2 operator+(float2 a, float2 b) { return make_float2(a.x + b.x, a.y + b.y); }
 
 // The value of the lane whose number differs from this lane's in the bits of `bits`.
-__device__ float other_lane(float value, int bits)
+template <class T>
+__device__ T other_lane(T value, int bits)
 {
     return __shfl_xor_sync(0xffffffff, value, bits);
 }
@@ -38,16 +86,17 @@ __device__ float2 other_lane(float2 value, int bits)
 
 // Pairs of lanes, then pairs of pairs, ...: after five steps every lane has the sum of all 32.
 template <class T>
-__device__ T warp_sum(T value)
+__device__ T warp_sum(T value, int first_bit = 1)
 {
-    for (int bits = 1; bits < 32; bits *= 2)
+    for (int bits = first_bit; bits < 32; bits *= 2)
         value = value + other_lane(value, bits);
     return value;
 }
 
-// Every thread gets the sum over the whole block, the same bits in all of them.
-// Two calls in a row must use different buffers, 0 and 1. Then one barrier per call is enough: who
-// writes into a buffer again has passed the other call's barrier, where all had read this one.
+// Every thread gets the sum over its row's threads, the same bits in all of them: over the whole
+// block, or over the warp if that has a row of its own. Two calls in a row must use different
+// slots: buffer 0 and 1, or float and float2. Then one barrier per call is enough: whoever writes
+// into slots again has passed the other call's barrier, where all had read these.
 template <int THREADS, class T>
 __device__ T block_sum(T value, int buffer)
 {
@@ -62,7 +111,7 @@ __device__ T block_sum(T value, int buffer)
     return warp_sum(lane < THREADS / 32 ? slots[buffer][lane] : T());
 }
 
-// ---- Forward -------------------------------------------------------------------------------------
+// ---- Forward ------------------------------------------------------------------------------------
 
 // NaN where float32 cannot hold the squares of the row (they overflow, or vanish and eps is tiny):
 // better visibly not finite than finite and wrong.
@@ -72,16 +121,29 @@ __device__ float reciprocal_std(float var, float eps)
     return square > 1e-30f && square < 3e38f ? 1.0f / sqrtf(square) : nanf("");
 }
 
-// This thread's part of a row (or of gamma, with start 0) into registers. All loads are on their way
+// This thread's part of a row (or of gamma, with start 0) into registers. All loads are in flight
 // before the first is needed. Vectors past the end of the row are padding, and zero.
-template <int THREADS, int VECTORS, int WIDTH>
+template <int THREADS, int VECTORS, int WIDTH, class T>
 __device__ void load(
-    const Vector<WIDTH> *from, long long start, int vectors, Vector<WIDTH> (&row)[VECTORS])
+    const Vector<WIDTH, T> *from, long long start, int vectors, Vector<WIDTH> (&row)[VECTORS])
 {
 #pragma unroll
     for (int v = 0; v < VECTORS; v++) {
-        const int i = threadIdx.x + v * THREADS;
-        row[v] = i < vectors ? from[start + i] : Vector<WIDTH>();
+        const int i = member<THREADS>() + v * THREADS;
+        row[v] = i < vectors ? wide(from[start + i]) : Vector<WIDTH>();
+    }
+}
+
+// The reverse.
+template <int THREADS, int VECTORS, int WIDTH, class T>
+__device__ void store(
+    Vector<WIDTH, T> *to, long long start, int vectors, const Vector<WIDTH> (&row)[VECTORS])
+{
+#pragma unroll
+    for (int v = 0; v < VECTORS; v++) {
+        const int i = member<THREADS>() + v * THREADS;
+        if (i < vectors)
+            to[start + i] = narrow<T>(row[v]);
     }
 }
 
@@ -116,7 +178,7 @@ __device__ void subtract(Vector<WIDTH> (&row)[VECTORS], float mean, int vectors)
 {
 #pragma unroll
     for (int v = 0; v < VECTORS; v++)
-        if (threadIdx.x + v * THREADS < vectors)
+        if (member<THREADS>() + v * THREADS < vectors)
 #pragma unroll
             for (int j = 0; j < WIDTH; j++)
                 row[v].at[j] -= mean;
@@ -126,166 +188,177 @@ __device__ void subtract(Vector<WIDTH> (&row)[VECTORS], float mean, int vectors)
 // squaring what is left costs no more traffic. (__restrict__ promises that the array overlaps no
 // other: loads may then be moved ahead of stores. __launch_bounds__ lets the compiler count on at
 // most THREADS threads when it hands out registers.)
-template <int THREADS, int VECTORS, int WIDTH>
+template <int THREADS, int VECTORS, int WIDTH, class T = float>
 __global__ void __launch_bounds__(THREADS) forward(
-    const Vector<WIDTH> *x, const Vector<WIDTH> *gamma, const Vector<WIDTH> *beta,
-    Vector<WIDTH> *__restrict__ y, double *__restrict__ mean, float *__restrict__ rstd,
-    float eps, int D)
+    const Vector<WIDTH, T> *x, const Vector<WIDTH, T> *gamma, const Vector<WIDTH, T> *beta,
+    Vector<WIDTH, T> *__restrict__ y, float *__restrict__ mean, float *__restrict__ mean_lo,
+    float *__restrict__ rstd, float eps, int D)
 {
     const int vectors = D / WIDTH;
     const long long start = (long long)blockIdx.x * vectors;  // x can have more than 2**31 entries
 
     Vector<WIDTH> xc[VECTORS];
     load<THREADS>(x, start, vectors, xc);
-    const float rounded_mean = block_sum<THREADS>(sum(xc), 0) / D;
+    const float one_over_D = 1.0f / D;  // while the loads are in flight
+    const float rounded_mean = block_sum<THREADS>(sum(xc), 0) * one_over_D;
     subtract<THREADS>(xc, rounded_mean, vectors);
-    const float rest = block_sum<THREADS>(sum(xc), 1) / D;  // what rounding left of the mean
+    const float rest = block_sum<THREADS>(sum(xc), 1) * one_over_D;  // what rounding left of it
     subtract<THREADS>(xc, rest, vectors);
-    const float var = block_sum<THREADS>(sum_of_squares(xc), 0) / D;
+    const float var = block_sum<THREADS>(sum_of_squares(xc), 0) * one_over_D;
     const float r = reciprocal_std(var, eps);
 
-    Vector<WIDTH> gain[VECTORS], shift[VECTORS];
-    load<THREADS>(gamma, 0, vectors, gain);
-    load<THREADS>(beta, 0, vectors, shift);
 #pragma unroll
     for (int v = 0; v < VECTORS; v++) {
-        const int i = threadIdx.x + v * THREADS;
+        const int i = member<THREADS>() + v * THREADS;
+        const Vector<WIDTH> gain = i < vectors ? wide(gamma[i]) : Vector<WIDTH>();
+        const Vector<WIDTH> shift = i < vectors ? wide(beta[i]) : Vector<WIDTH>();
 #pragma unroll
         for (int j = 0; j < WIDTH; j++)
-            xc[v].at[j] = gain[v].at[j] * (xc[v].at[j] * r) + shift[v].at[j];
+            xc[v].at[j] = gain.at[j] * (xc[v].at[j] * r) + shift.at[j];
         if (i < vectors)
-            y[start + i] = xc[v];
+            y[start + i] = narrow<T>(xc[v]);
     }
     if (threadIdx.x == 0) {
-        mean[blockIdx.x] = (double)rounded_mean + rest;  // float32 alone would lose the rest
+        mean[blockIdx.x] = rounded_mean;
+        mean_lo[blockIdx.x] = rest;  // one float32 would lose it
         rstd[blockIdx.x] = r;
     }
 }
 
-// The same without keeping the row: every step reads x again. For rows of any length, and to measure
-// what the registers are worth.
-template <int THREADS, int WIDTH>
+// The same without keeping the row: every step reads x again. For rows of any length, and to
+// measure what the registers are worth.
+template <int THREADS, int WIDTH, class T = float>
 __global__ void __launch_bounds__(THREADS) forward_looping(
-    const Vector<WIDTH> *x, const Vector<WIDTH> *gamma, const Vector<WIDTH> *beta,
-    Vector<WIDTH> *__restrict__ y, double *__restrict__ mean, float *__restrict__ rstd,
-    float eps, int D)
+    const Vector<WIDTH, T> *x, const Vector<WIDTH, T> *gamma, const Vector<WIDTH, T> *beta,
+    Vector<WIDTH, T> *__restrict__ y, float *__restrict__ mean, float *__restrict__ mean_lo,
+    float *__restrict__ rstd, float eps, int D)
 {
     const int vectors = D / WIDTH;
     const long long start = (long long)blockIdx.x * vectors;
+    const float one_over_D = 1.0f / D;
 
     float total = 0;
     for (int i = threadIdx.x; i < vectors; i += THREADS) {
-        const Vector<WIDTH> in = x[start + i];
+        const Vector<WIDTH> in = wide(x[start + i]);
         for (int j = 0; j < WIDTH; j++)
             total += in.at[j];
     }
-    const float rounded_mean = block_sum<THREADS>(total, 0) / D;
+    const float rounded_mean = block_sum<THREADS>(total, 0) * one_over_D;
 
     total = 0;
     for (int i = threadIdx.x; i < vectors; i += THREADS) {
-        const Vector<WIDTH> in = x[start + i];
+        const Vector<WIDTH> in = wide(x[start + i]);
         for (int j = 0; j < WIDTH; j++)
             total += in.at[j] - rounded_mean;
     }
-    const float rest = block_sum<THREADS>(total, 1) / D;
+    const float rest = block_sum<THREADS>(total, 1) * one_over_D;
 
     total = 0;
     for (int i = threadIdx.x; i < vectors; i += THREADS) {
-        const Vector<WIDTH> in = x[start + i];
+        const Vector<WIDTH> in = wide(x[start + i]);
         for (int j = 0; j < WIDTH; j++) {
             const float xc = in.at[j] - rounded_mean - rest;
             total += xc * xc;
         }
     }
-    const float r = reciprocal_std(block_sum<THREADS>(total, 0) / D, eps);
+    const float r = reciprocal_std(block_sum<THREADS>(total, 0) * one_over_D, eps);
 
     for (int i = threadIdx.x; i < vectors; i += THREADS) {
-        const Vector<WIDTH> in = x[start + i], gain = gamma[i], shift = beta[i];
+        const Vector<WIDTH> in = wide(x[start + i]), gain = wide(gamma[i]), shift = wide(beta[i]);
         Vector<WIDTH> out;
         for (int j = 0; j < WIDTH; j++)
             out.at[j] = gain.at[j] * ((in.at[j] - rounded_mean - rest) * r) + shift.at[j];
-        y[start + i] = out;
+        y[start + i] = narrow<T>(out);
     }
     if (threadIdx.x == 0) {
-        mean[blockIdx.x] = (double)rounded_mean + rest;
+        mean[blockIdx.x] = rounded_mean;
+        mean_lo[blockIdx.x] = rest;
         rstd[blockIdx.x] = r;
     }
 }
 
-// ---- Backward: one row ---------------------------------------------------------------------------
-// dgamma = sum over rows of dy * x_hat, dbeta = sum over rows of dy, and with g = gamma * dy
-// dx = rstd * (g - mean(g) - x_hat * mean(g * x_hat)).
+// ---- Backward: one row --------------------------------------------------------------------------
+// dgamma = sum over rows of dy * x_hat, dbeta = sum over rows of dy, and with g = gamma * dy dx =
+// rstd * (g - mean(g) - x_hat * mean(g * x_hat)). If g has a large mean, rounding leaves a part of
+// it in g - mean(g), as it does in x - mean(x). So g is centred twice, too.
 
-// x_hat from x and the two saved numbers of its row. The float64 mean is used as two floats, so that
-// a GPU with slow float64 is not slowed down.
+// x_hat from x and the three saved numbers of its row.
 struct Row {
-    float mean, rest, rstd;
-    __device__ float x_hat(float x) const { return (x - mean - rest) * rstd; }
+    float mean, mean_lo, rstd;
+    __device__ float x_hat(float x) const { return (x - mean - mean_lo) * rstd; }
 };
 
-__device__ Row saved(const double *mean, const float *rstd, long long row)
+__device__ Row saved(const float *mean, const float *mean_lo, const float *rstd, long long row)
 {
-    const double m = mean[row];
-    return Row{(float)m, (float)(m - (float)m), rstd[row]};
+    return Row{mean[row], mean_lo[row], rstd[row]};
 }
 
-// Load the row's x and dy, once, and turn x into x_hat. Padding becomes zero in both.
-template <int THREADS, int VECTORS, int WIDTH>
+// Load the row's x and dy, once, and turn x into x_hat. In the padding dy is zero, so that it does
+// not matter what x_hat is there; without a branch here all loads are in flight before the first is
+// needed.
+template <int THREADS, int VECTORS, int WIDTH, class T>
 __device__ void load_row(
-    const Vector<WIDTH> *x, const Vector<WIDTH> *dy, Row row, long long start, int vectors,
+    const Vector<WIDTH, T> *x, const Vector<WIDTH, T> *dy, Row row, long long start, int vectors,
     Vector<WIDTH> (&x_hat)[VECTORS], Vector<WIDTH> (&d)[VECTORS])
 {
     load<THREADS>(x, start, vectors, x_hat);
     load<THREADS>(dy, start, vectors, d);
+    __syncwarp();  // the compiler moves no load past this
 #pragma unroll
     for (int v = 0; v < VECTORS; v++)
-        if (threadIdx.x + v * THREADS < vectors)
-#pragma unroll
-            for (int j = 0; j < WIDTH; j++)
-                x_hat[v].at[j] = row.x_hat(x_hat[v].at[j]);
-}
-
-// From x_hat and dy in registers: the two means of the row, in one sum over pairs, then dx.
-template <int THREADS, int VECTORS, int WIDTH>
-__device__ void write_dx(
-    const Vector<WIDTH> *gamma, Vector<WIDTH> *__restrict__ dx, float rstd, long long start, int D,
-    const Vector<WIDTH> (&x_hat)[VECTORS], Vector<WIDTH> (&g)[VECTORS], int buffer)
-{
-    float2 sums = make_float2(0, 0);  // of g and of g * x_hat
-#pragma unroll
-    for (int v = 0; v < VECTORS; v++) {
-        const int i = threadIdx.x + v * THREADS;
-        const Vector<WIDTH> gain = i < D / WIDTH ? gamma[i] : Vector<WIDTH>();
-#pragma unroll
-        for (int j = 0; j < WIDTH; j++) {
-            g[v].at[j] *= gain.at[j];
-            sums = sums + make_float2(g[v].at[j], g[v].at[j] * x_hat[v].at[j]);
-        }
-    }
-    sums = block_sum<THREADS>(sums, buffer);
-    const float mean_g = sums.x / D, mean_gx = sums.y / D;
-#pragma unroll
-    for (int v = 0; v < VECTORS; v++) {
-        const int i = threadIdx.x + v * THREADS;
 #pragma unroll
         for (int j = 0; j < WIDTH; j++)
-            g[v].at[j] = rstd * (g[v].at[j] - mean_g - x_hat[v].at[j] * mean_gx);
-        if (i < D / WIDTH)
-            dx[start + i] = g[v];
-    }
+            x_hat[v].at[j] = row.x_hat(x_hat[v].at[j]);
 }
 
-// ---- Backward, first try: every block adds its row to dgamma and dbeta ---------------------------
+// From x_hat and dy in registers: the mean of g; then what rounding left of it and the mean of
+// g * x_hat, in one sum over pairs; then dx.
+template <int THREADS, int VECTORS, int WIDTH, class T>
+__device__ void write_dx(
+    const Vector<WIDTH, T> *gamma, Vector<WIDTH, T> *__restrict__ dx, float rstd, long long start,
+    int D, const Vector<WIDTH> (&x_hat)[VECTORS], Vector<WIDTH> (&g)[VECTORS])
+{
+    const int vectors = D / WIDTH;
+    const float one_over_D = 1.0f / D;
+    Vector<WIDTH> gain[VECTORS];
+#if __CUDA_ARCH__ >= 1000
+    __syncwarp();  // here the compiler would load gamma earlier, and have too few registers
+#endif
+    load<THREADS>(gamma, 0, vectors, gain);
+#pragma unroll
+    for (int v = 0; v < VECTORS; v++)
+#pragma unroll
+        for (int j = 0; j < WIDTH; j++)
+            g[v].at[j] *= gain[v].at[j];
+    subtract<THREADS>(g, block_sum<THREADS>(sum(g), 0) * one_over_D, vectors);
+
+    float2 sums = make_float2(0, 0);  // of g and of g * x_hat
+#pragma unroll
+    for (int v = 0; v < VECTORS; v++)
+#pragma unroll
+        for (int j = 0; j < WIDTH; j++)
+            sums = sums + make_float2(g[v].at[j], g[v].at[j] * x_hat[v].at[j]);
+    sums = block_sum<THREADS>(sums, 0);
+    const float rest = sums.x * one_over_D, mean_gx = sums.y * one_over_D;
+#pragma unroll
+    for (int v = 0; v < VECTORS; v++)
+#pragma unroll
+        for (int j = 0; j < WIDTH; j++)
+            g[v].at[j] = rstd * (g[v].at[j] - rest - x_hat[v].at[j] * mean_gx);
+    store<THREADS>(dx, start, vectors, g);
+}
+
+// ---- Backward, first try: every block adds its row to dgamma and dbeta --------------------------
 // Blocks get in each other's way, and the order of the additions, hence the rounding, is left to
 // chance. dgamma and dbeta must be zero before.
 template <int THREADS, int VECTORS, int WIDTH>
 __global__ void __launch_bounds__(THREADS) backward_atomic(
     const Vector<WIDTH> *x, const Vector<WIDTH> *dy, const Vector<WIDTH> *gamma,
-    const double *mean, const float *rstd, Vector<WIDTH> *__restrict__ dx,
+    const float *mean, const float *mean_lo, const float *rstd, Vector<WIDTH> *__restrict__ dx,
     float *dgamma, float *dbeta, int D)
 {
     const long long start = (long long)blockIdx.x * (D / WIDTH);
-    const Row row = saved(mean, rstd, blockIdx.x);
+    const Row row = saved(mean, mean_lo, rstd, blockIdx.x);
     Vector<WIDTH> x_hat[VECTORS], d[VECTORS];
     load_row<THREADS>(x, dy, row, start, D / WIDTH, x_hat, d);
 #pragma unroll
@@ -298,90 +371,118 @@ __global__ void __launch_bounds__(THREADS) backward_atomic(
                 atomicAdd(&dbeta[i * WIDTH + j], d[v].at[j]);
             }
     }
-    write_dx<THREADS>(gamma, dx, row.rstd, start, D, x_hat, d, 0);
+    write_dx<THREADS>(gamma, dx, row.rstd, start, D, x_hat, d);
 }
 
-// ---- Backward, two stages ------------------------------------------------------------------------
-// Stage 1: few blocks, each with many rows (row, row + gridDim.x, ...). A block adds its rows up on
-// the chip and writes one row of partial sums: dgamma's D columns, then dbeta's. Every thread has sums
-// of its own, for the columns it owns: no barrier, no atomics. They are kept in shared memory, because
-// registers are full at D = 16384.
-template <int THREADS, int VECTORS, int WIDTH>
+// ---- Backward, two stages -----------------------------------------------------------------------
+// Stage 1: few blocks, each with many rows. A block works on ROWS rows at a time: one, or if rows
+// are short one in every warp. It adds its rows up on the chip and writes one row of partial sums:
+// dgamma's D columns, then dbeta's. Every thread has sums of its own, for the columns it owns: no
+// barrier, no atomics. They are kept in shared memory, because x_hat and dy fill the registers, in
+// groups of four: one access of 16 bytes each.
+template <int THREADS, int VECTORS, int WIDTH, int ROWS, class T>
 __device__ void backward_rows(
-    const Vector<WIDTH> *x, const Vector<WIDTH> *dy, const Vector<WIDTH> *gamma,
-    const double *mean, const float *rstd, Vector<WIDTH> *__restrict__ dx,
-    Vector<WIDTH> *__restrict__ partial, long long rows, int D)
+    const Vector<WIDTH, T> *x, const Vector<WIDTH, T> *dy, const Vector<WIDTH, T> *gamma,
+    const float *mean, const float *mean_lo, const float *rstd,
+    Vector<WIDTH, T> *__restrict__ dx, Vector<WIDTH> *__restrict__ partial, long long rows, int D)
 {
-    extern __shared__ float sums[];  // its size, 2 * ENTRIES * THREADS floats, is set at the launch
-    const int ENTRIES = VECTORS * WIDTH;
+    extern __shared__ Four sums[];  // its size, 2 * GROUPS * BLOCK of them, is set at the launch
+    const int ENTRIES = VECTORS * WIDTH, GROUPS = ENTRIES / 4, BLOCK = THREADS * ROWS;
     const int vectors = D / WIDTH;
-    for (int k = 0; k < 2 * ENTRIES; k++)
-        sums[k * THREADS + threadIdx.x] = 0;
+    for (int k = 0; k < 2 * GROUPS; k++)
+        sums[k * BLOCK + threadIdx.x] = Four();
 
-    int buffer = 0;
-    for (long long n = blockIdx.x; n < rows; n += gridDim.x) {
-        const Row row = saved(mean, rstd, n);
+    const int team = threadIdx.x / THREADS;
+    for (long long n = blockIdx.x * ROWS + team; n < rows; n += gridDim.x * ROWS) {
+        const Row row = saved(mean, mean_lo, rstd, n);
         Vector<WIDTH> x_hat[VECTORS], d[VECTORS];
         load_row<THREADS>(x, dy, row, n * vectors, vectors, x_hat, d);
 #pragma unroll
-        for (int v = 0; v < VECTORS; v++)
+        for (int k = 0; k < GROUPS; k++) {
+            const int to_dgamma = k * BLOCK + threadIdx.x, to_dbeta = to_dgamma + GROUPS * BLOCK;
+            Four dgamma = sums[to_dgamma], dbeta = sums[to_dbeta];
 #pragma unroll
-            for (int j = 0; j < WIDTH; j++) {
-                const int k = v * WIDTH + j;
-                sums[k * THREADS + threadIdx.x] += d[v].at[j] * x_hat[v].at[j];
-                sums[(ENTRIES + k) * THREADS + threadIdx.x] += d[v].at[j];
+            for (int j = 0; j < 4; j++) {
+                const int v = (4 * k + j) / WIDTH, w = (4 * k + j) % WIDTH;
+                dgamma.at[j] += d[v].at[w] * x_hat[v].at[w];
+                dbeta.at[j] += d[v].at[w];
             }
-        write_dx<THREADS>(gamma, dx, row.rstd, n * vectors, D, x_hat, d, buffer);
-        buffer = 1 - buffer;
-    }
-
-    const long long start = (long long)blockIdx.x * 2 * vectors;
-    for (int v = 0; v < VECTORS; v++) {
-        const int i = threadIdx.x + v * THREADS;
-        if (i < vectors) {
-            Vector<WIDTH> dgamma, dbeta;
-            for (int j = 0; j < WIDTH; j++) {
-                const int k = v * WIDTH + j;
-                dgamma.at[j] = sums[k * THREADS + threadIdx.x];
-                dbeta.at[j] = sums[(ENTRIES + k) * THREADS + threadIdx.x];
-            }
-            partial[start + i] = dgamma;
-            partial[start + vectors + i] = dbeta;
+            sums[to_dgamma] = dgamma;
+            sums[to_dbeta] = dbeta;
         }
+        write_dx<THREADS>(gamma, dx, row.rstd, n * vectors, D, x_hat, d);
+    }
+
+    for (int teams = ROWS / 2; teams > 0; teams /= 2) {  // half of them take over the others' sums
+        __syncthreads();
+        if (team < teams)
+            for (int k = 0; k < 2 * GROUPS; k++) {
+                const int mine = k * BLOCK + threadIdx.x;
+                const Four a = sums[mine], b = sums[mine + teams * THREADS];
+                sums[mine] = a + b;
+            }
+    }
+    if (team > 0)
+        return;
+    const long long start = (long long)blockIdx.x * 2 * vectors;
+    for (int which = 0; which < 2; which++) {  // dgamma, dbeta
+        Vector<WIDTH> row[VECTORS];
+#pragma unroll
+        for (int k = 0; k < GROUPS; k++) {
+            const Four four = sums[(which * GROUPS + k) * BLOCK + threadIdx.x];
+#pragma unroll
+            for (int j = 0; j < 4; j++)
+                row[(4 * k + j) / WIDTH].at[(4 * k + j) % WIDTH] = four.at[j];
+        }
+        store<THREADS>(partial, start + which * vectors, vectors, row);
     }
 }
 
-template <int THREADS, int VECTORS, int WIDTH>
-__global__ void __launch_bounds__(THREADS) backward(
-    const Vector<WIDTH> *x, const Vector<WIDTH> *dy, const Vector<WIDTH> *gamma,
-    const double *mean, const float *rstd, Vector<WIDTH> *__restrict__ dx,
-    Vector<WIDTH> *__restrict__ partial, long long rows, int D)
+// BLOCKS is how many blocks shall fit on one multiprocessor: more registers than that leaves are
+// not used, but all of those are, for loads in flight.
+template <int THREADS, int VECTORS, int WIDTH, int ROWS, int BLOCKS, class T = float>
+__global__ void __launch_bounds__(THREADS * ROWS, BLOCKS) backward(
+    const Vector<WIDTH, T> *x, const Vector<WIDTH, T> *dy, const Vector<WIDTH, T> *gamma,
+    const float *mean, const float *mean_lo, const float *rstd,
+    Vector<WIDTH, T> *__restrict__ dx, Vector<WIDTH> *__restrict__ partial, long long rows, int D)
 {
-    backward_rows<THREADS, VECTORS>(x, dy, gamma, mean, rstd, dx, partial, rows, D);
+    backward_rows<THREADS, VECTORS, WIDTH, ROWS>(
+        x, dy, gamma, mean, mean_lo, rstd, dx, partial, rows, D);
 }
 
-// The same without keeping the row, for rows of any length: x and dy are read twice, and the sums are
-// kept where they end, in partial.
-template <int THREADS, int WIDTH>
+// The same without keeping the row, for rows of any length: x is read twice and dy three times, and
+// the sums are kept where they end, in partial.
+template <int THREADS, int WIDTH, class T = float>
 __global__ void __launch_bounds__(THREADS) backward_looping(
-    const Vector<WIDTH> *x, const Vector<WIDTH> *dy, const Vector<WIDTH> *gamma,
-    const double *mean, const float *rstd, Vector<WIDTH> *__restrict__ dx,
-    Vector<WIDTH> *__restrict__ partial, long long rows, int D)
+    const Vector<WIDTH, T> *x, const Vector<WIDTH, T> *dy, const Vector<WIDTH, T> *gamma,
+    const float *mean, const float *mean_lo, const float *rstd,
+    Vector<WIDTH, T> *__restrict__ dx, Vector<WIDTH> *__restrict__ partial, long long rows, int D)
 {
     const int vectors = D / WIDTH;
+    const float one_over_D = 1.0f / D;
     const long long dgamma = (long long)blockIdx.x * 2 * vectors, dbeta = dgamma + vectors;
     for (int i = threadIdx.x; i < vectors; i += THREADS)
         partial[dgamma + i] = partial[dbeta + i] = Vector<WIDTH>();
 
-    int buffer = 0;
     for (long long n = blockIdx.x; n < rows; n += gridDim.x) {
-        const Row row = saved(mean, rstd, n);
+        const Row row = saved(mean, mean_lo, rstd, n);
+        const long long start = n * vectors;
+        float total = 0;
+        for (int i = threadIdx.x; i < vectors; i += THREADS) {
+            const Vector<WIDTH> d = wide(dy[start + i]), gain = wide(gamma[i]);
+            for (int j = 0; j < WIDTH; j++)
+                total += gain.at[j] * d.at[j];
+        }
+        const float rounded_mean = block_sum<THREADS>(total, 0) * one_over_D;
+
         float2 sums = make_float2(0, 0);
         for (int i = threadIdx.x; i < vectors; i += THREADS) {
-            const Vector<WIDTH> in = x[n * vectors + i], d = dy[n * vectors + i], gain = gamma[i];
+            const Vector<WIDTH> in = wide(x[start + i]), d = wide(dy[start + i]);
+            const Vector<WIDTH> gain = wide(gamma[i]);
             Vector<WIDTH> to_dgamma = partial[dgamma + i], to_dbeta = partial[dbeta + i];
             for (int j = 0; j < WIDTH; j++) {
-                const float x_hat = row.x_hat(in.at[j]), g = gain.at[j] * d.at[j];
+                const float x_hat = row.x_hat(in.at[j]);
+                const float g = gain.at[j] * d.at[j] - rounded_mean;
                 to_dgamma.at[j] += d.at[j] * x_hat;
                 to_dbeta.at[j] += d.at[j];
                 sums = sums + make_float2(g, g * x_hat);
@@ -389,53 +490,60 @@ __global__ void __launch_bounds__(THREADS) backward_looping(
             partial[dgamma + i] = to_dgamma;
             partial[dbeta + i] = to_dbeta;
         }
-        sums = block_sum<THREADS>(sums, buffer);
-        buffer = 1 - buffer;
+        sums = block_sum<THREADS>(sums, 0);
+        const float rest = sums.x * one_over_D, mean_gx = sums.y * one_over_D;
         for (int i = threadIdx.x; i < vectors; i += THREADS) {
-            const Vector<WIDTH> in = x[n * vectors + i], d = dy[n * vectors + i], gain = gamma[i];
+            const Vector<WIDTH> in = wide(x[start + i]), d = wide(dy[start + i]);
+            const Vector<WIDTH> gain = wide(gamma[i]);
             Vector<WIDTH> out;
             for (int j = 0; j < WIDTH; j++) {
-                const float x_hat = row.x_hat(in.at[j]), g = gain.at[j] * d.at[j];
-                out.at[j] = row.rstd * (g - sums.x / D - x_hat * (sums.y / D));
+                const float g = gain.at[j] * d.at[j] - rounded_mean;
+                out.at[j] = row.rstd * (g - rest - row.x_hat(in.at[j]) * mean_gx);
             }
-            dx[n * vectors + i] = out;
+            dx[start + i] = narrow<T>(out);
         }
     }
 }
 
-// Stage 2: add up the rows of partial sums, in float64 and always in the same order, so that two runs
-// give the same bits. A block has 32 columns, one per lane; its warps share the rows.
-template <int THREADS>
+// Stage 2: add up the rows of partial sums, in float64 and always in the same order, so that two
+// runs give the same bits. A block has few columns, so that there are many blocks: 8 floats are the
+// 32 bytes that memory moves at a time. Its threads share the rows: lanes with the same column add
+// up what they have, then one thread per column what the warps have.
+template <int THREADS, int COLUMNS, class T = float>
 __global__ void __launch_bounds__(THREADS) column_sums(
-    const float *partial, float *__restrict__ gradients, int rows, int columns)
+    const float *partial, T *__restrict__ gradients, int rows, int columns)
 {
-    __shared__ double slots[THREADS / 32][32];
+    __shared__ double slots[THREADS / 32][COLUMNS];
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-    const int column = blockIdx.x * 32 + lane;
+    const int column = blockIdx.x * COLUMNS + lane % COLUMNS;
     double total = 0;
     if (column < columns)
 #pragma unroll 8
-        for (int n = warp; n < rows; n += THREADS / 32)
+        for (int n = threadIdx.x / COLUMNS; n < rows; n += THREADS / COLUMNS)
             total += partial[(long long)n * columns + column];
-    slots[warp][lane] = total;
+    total = warp_sum(total, COLUMNS);
+    if (lane < COLUMNS)
+        slots[warp][lane] = total;
     __syncthreads();
-    if (warp == 0 && column < columns) {
+    if (threadIdx.x < COLUMNS && column < columns) {
         for (int w = 1; w < THREADS / 32; w++)
             total += slots[w][lane];
-        gradients[column] = total;
+        gradients[column] = T(float(total));
     }
 }
 
-// ---- Backward, both stages in one launch ---------------------------------------------------------
-// The block that finishes last adds up what all blocks have written. Which one that is, is chance; but
-// the order of the additions is not. counter must be zero before.
-template <int THREADS, int VECTORS, int WIDTH>
-__global__ void __launch_bounds__(THREADS) backward_single(
+// ---- Backward, both stages in one launch --------------------------------------------------------
+// The block that finishes last adds up what all blocks have written. Which one that is, is chance;
+// but the order of the additions is not. counter must be zero before. For small inputs: the last
+// block is alone, and it takes long over more than a few hundred kB.
+template <int THREADS, int VECTORS, int WIDTH, int ROWS, int BLOCKS>
+__global__ void __launch_bounds__(THREADS * ROWS, BLOCKS) backward_single(
     const Vector<WIDTH> *x, const Vector<WIDTH> *dy, const Vector<WIDTH> *gamma,
-    const double *mean, const float *rstd, Vector<WIDTH> *__restrict__ dx,
+    const float *mean, const float *mean_lo, const float *rstd, Vector<WIDTH> *__restrict__ dx,
     Vector<WIDTH> *partial, float *__restrict__ gradients, int *counter, long long rows, int D)
 {
-    backward_rows<THREADS, VECTORS>(x, dy, gamma, mean, rstd, dx, partial, rows, D);
+    backward_rows<THREADS, VECTORS, WIDTH, ROWS>(
+        x, dy, gamma, mean, mean_lo, rstd, dx, partial, rows, D);
 
     __shared__ bool last;
     __threadfence();  // what this thread wrote is visible to all blocks before ...
@@ -446,7 +554,7 @@ __global__ void __launch_bounds__(THREADS) backward_single(
     if (!last)
         return;
     __threadfence();  // and what the others wrote is read from where they wrote it
-    for (int i = threadIdx.x; i < 2 * D / WIDTH; i += THREADS) {
+    for (int i = threadIdx.x; i < 2 * D / WIDTH; i += THREADS * ROWS) {
         double total[WIDTH] = {};
         for (int n = 0; n < gridDim.x; n++) {
             const Vector<WIDTH> in = partial[(long long)n * (2 * D / WIDTH) + i];

@@ -1,6 +1,7 @@
 """Compile the CUDA kernels without a GPU, and read what the compiler says about them."""
 
 import re
+from pathlib import Path
 from typing import NamedTuple
 
 from . import passes
@@ -35,7 +36,8 @@ def compile(arch="sm_90", kernels=None, source=None):
     arch : str
         "sm_70", "sm_80", ...: "sm_" and the compute capability without its dot.
     kernels : sequence of str, optional
-        C++ names of instances, such as "forward<64, 4, 4>". By default all that can be launched.
+        C++ names of instances, such as "forward<64, 4, 4>". By default all that can be launched
+        for float32 on a GPU with 227 KiB of shared memory per block.
     source : str, optional
         CUDA C++ to compile instead of layernorm.cu.
 
@@ -54,13 +56,14 @@ def compile(arch="sm_90", kernels=None, source=None):
     kernels = passes.instances() if kernels is None else kernels
     source = passes.read_source() if source is None else source
     # The options are those that CuPy adds when it compiles for a real GPU, and a report.
-    options = f"-arch={arch}", "-std=c++17", "-ftz=true", "--ptxas-options=-v"
+    options = [f"-arch={arch}", *passes.options(kernels), "-ftz=true", "--ptxas-options=-v"]
+    options += [f"-I{folder}" for folder in _headers() if "-DHALF_TYPES" in options]
     program = nvrtc.createProgram(source, "layernorm.cu", (), ())
     try:
         for kernel in kernels:
             nvrtc.addNameExpression(program, kernel)
         try:
-            nvrtc.compileProgram(program, options)
+            nvrtc.compileProgram(program, tuple(options))
         except nvrtc.NVRTCError as error:
             log = nvrtc.getProgramLog(program).strip()
             raise ValueError(f"no kernel for {arch}: {log or error}") from None
@@ -70,6 +73,22 @@ def compile(arch="sm_90", kernels=None, source=None):
     finally:
         nvrtc.destroyProgram(program)
     return {kernel: _compiled(name, ptx, log) for kernel, name in names.items()}
+
+
+def architectures():
+    """Return the names of the architectures for which this NVRTC can compile."""
+    return [f"sm_{number}" for number in _nvrtc().getSupportedArchs()]
+
+
+def _headers():
+    """Return the folders where CUDA's headers may be: beside NVRTC, as pip installs them."""
+    try:
+        import nvidia
+    except ImportError:
+        nvidia = None
+    folders = [Path(f) for f in nvidia.__path__] if nvidia else []
+    found = [h.parent for f in folders for h in sorted(f.glob("*/include/cuda_fp16.h"))]
+    return found or [Path("/usr/local/cuda/include")]
 
 
 def _nvrtc():

@@ -8,37 +8,45 @@ import numpy as np
 
 from ..checks import check_eps, check_rows
 
-# Rows of up to D floats: threads in a block, floats of the row that a thread holds, and how many
-# blocks of the backward pass work on one multiprocessor at a time.
-CONFIGURATIONS = {
-    128: (32, 4, 32),
-    1024: (64, 16, 8),
-    4096: (256, 16, 2),
-    8192: (512, 16, 2),
-    16384: (1024, 16, 1),
-}
-ROWS_PER_BLOCK = 20  # longer float32 sums could lose more than the promised 4e-7
-COLUMN_THREADS = 1024
+# The longest row: threads that hold it, and how many of its entries each of them holds. If they are
+# not loaded 16 bytes at a time (width 1), addresses need more registers, and entries get fewer.
+FORWARD_TEAMS = {
+    128: (32, 4), 512: (32, 16), 768: (32, 24), 1024: (64, 16),
+    2048: (128, 16), 4096: (128, 32), 8192: (256, 32), 16384: (512, 32),
+}  # fmt: skip
+BACKWARD_TEAMS = FORWARD_TEAMS | {1024: (32, 32)}
+NARROW_FORWARD_TEAMS = {128: (32, 4), 1024: (64, 16), 4096: (256, 16), 16384: (1024, 16)}
+NARROW_BACKWARD_TEAMS = {128: (32, 4), 1024: (64, 16), 4096: (256, 16), 8192: (512, 16)}
+WARPS = 8  # in the backward pass, if a warp has a row of its own: how many of them in a block
+LOOPING_THREADS = 256
+COLUMNS = 8  # of a block of the second stage
+ROWS_PER_TEAM = 20  # longer float32 sums could lose more than the promised 4e-7
+SINGLE_LIMIT = 512 * 1024  # bytes of partial sums that one block can add up without delay
 FORWARD = "forward", "forward_looping"
 BACKWARD = "backward", "backward_atomic", "backward_single", "backward_looping"
+# What is stored, by the name of the dtype. NumPy has no bfloat16: its bits come as uint16.
+STORED = {
+    "float32": "float", "float16": "__half", "uint16": "__nv_bfloat16", "bfloat16": "__nv_bfloat16",
+}  # fmt: skip
 
 
 class Cache(NamedTuple):
-    """What the backward pass needs: the input itself and two numbers per row.
+    """What the backward pass needs: the input itself and three numbers per row.
 
     x and gamma are the caller's arrays, not copies: do not change them before the backward pass.
 
     Attributes
     ----------
-    x : array, shape (..., D), float32
-    mean : array, shape (..., 1), float64
-        In float32 it would lose the digits that matter when x has a large offset.
+    x : array, shape (..., D)
+    mean, mean_lo : array, shape (..., 1), float32
+        Their sum is the mean: one float32 would lose the digits that matter when x has an offset.
     rstd : array, shape (..., 1), float32
-    gamma : array, shape (D,), float32
+    gamma : array, shape (D,)
     """
 
     x: Any
     mean: Any
+    mean_lo: Any
     rstd: Any
     gamma: Any
 
@@ -59,7 +67,7 @@ class Machine(NamedTuple):
         run(kernel, blocks, threads, shared_bytes, inputs, outputs, numbers); the last three are
         dicts, whose values together are the kernel's arguments.
     blocks : callable
-        Of the number of blocks per multiprocessor: how many blocks the backward pass starts.
+        Of kernel, threads and shared_bytes: how many blocks of it can be resident at a time.
     shared_limit : callable
         () -> bytes of shared memory that a block can have.
     """
@@ -75,12 +83,30 @@ class Machine(NamedTuple):
 
 
 class Configuration(NamedTuple):
-    """An instance of a kernel: its C++ name, threads in a block, bytes of dynamic shared memory."""
+    """An instance of a kernel and how it is launched.
+
+    Attributes
+    ----------
+    expression : str
+        Its C++ name.
+    threads : int
+        In a block.
+    shared_bytes : int
+        Of dynamic shared memory per block.
+    rows : int
+        That a block works on at a time.
+    waves : int
+        The backward pass starts so many times the blocks that can be resident at a time.
+    columns : int
+        Of a block of the second stage.
+    """
 
     expression: str
     threads: int
-    shared_bytes: int
-    blocks_per_processor: int
+    shared_bytes: int = 0
+    rows: int = 1
+    waves: int = 1
+    columns: int = COLUMNS
 
 
 def read_source():
@@ -88,17 +114,31 @@ def read_source():
     return (Path(__file__).parent / "layernorm.cu").read_text(encoding="utf-8")
 
 
-def instances():
-    """Return the C++ names of all instances of kernels that `forward` and `backward` can launch."""
-    held = [k for k in FORWARD + BACKWARD if not k.endswith("looping")]
-    pairs = [(k, D) for k in held for D in CONFIGURATIONS if (k, D) != ("backward_atomic", 16384)]
-    pairs += [(k, D) for k in ("forward_looping", "backward_looping") for D in (4096, 2**20)]
-    names = [configuration(k, D, width).expression for k, D in pairs for width in (4, 1)]
-    return [*names, f"column_sums<{COLUMN_THREADS}>"]
+def options(kernels):
+    """Return the compiler's options for these instances."""
+    half_types = any("__" in kernel for kernel in kernels)
+    return ("-std=c++17", *["-DHALF_TYPES"] * half_types)
 
 
-def configuration(kernel, D, width, shared_limit=np.inf):
-    """Choose the instance of a kernel for rows of D floats, loaded width floats at a time.
+def instances(dtype=np.float32, shared_limit=227 * 1024):
+    """Return the C++ names of all instances of kernels that can be launched for this dtype."""
+    stored, widths = STORED[np.dtype(dtype).name], (16 // np.dtype(dtype).itemsize, 1)
+    kernels = [k for k in FORWARD + BACKWARD if stored == "float" or k not in BACKWARD[1:3]]
+    names = []
+    for kernel in kernels:
+        for D in [*FORWARD_TEAMS, 2**20]:
+            for width in widths:
+                try:
+                    chosen = configuration(kernel, D, width, shared_limit, stored)
+                except ValueError:
+                    continue
+                names.append(chosen.expression)
+    second = [column_sums(rows, COLUMNS, stored)[0] for rows in (1, 100)]
+    return [*dict.fromkeys(names), *second]
+
+
+def configuration(kernel, D, width, shared_limit=np.inf, stored="float"):
+    """Choose the instance of a kernel for rows of D entries, loaded width at a time.
 
     Parameters
     ----------
@@ -106,9 +146,11 @@ def configuration(kernel, D, width, shared_limit=np.inf):
         One of FORWARD or BACKWARD. "forward" and "backward" become their looping variants where a
         row is too long for the registers, or its sums for the shared memory.
     D : int
-    width : {1, 4}
+    width : {1, 4, 8}
     shared_limit : int
         Bytes of shared memory that a block can have.
+    stored : str
+        The C++ type in memory.
 
     Returns
     -------
@@ -117,89 +159,141 @@ def configuration(kernel, D, width, shared_limit=np.inf):
     Raises
     ------
     ValueError
-        If the kernel was not written for rows as long as that.
+        If the kernel was not written for rows as long as that, or for that type.
     """
-    fitting = [c for limit, c in CONFIGURATIONS.items() if D <= limit]
-    threads, floats, blocks = fitting[0] if fitting else (0, 0, 0)
-    shared = 8 * threads * floats if kernel in ("backward", "backward_single") else 0
-    fits = fitting and shared + 1024 <= shared_limit  # block_sum has a little of its own
-    if kernel == "backward_atomic" and D > 8192:  # would need more registers than there are
-        fits = False
-    if kernel in ("forward", "backward") and not fits:
+    if kernel in ("backward_atomic", "backward_single") and stored != "float":
+        raise ValueError(f"{kernel} is for float32; backward takes half types too")
+    in_forward_teams = kernel in ("forward", "backward_atomic")
+    if width == 1:
+        teams = NARROW_FORWARD_TEAMS if in_forward_teams else NARROW_BACKWARD_TEAMS
+    else:
+        teams = FORWARD_TEAMS if in_forward_teams else BACKWARD_TEAMS
+    fitting = [team for most, team in teams.items() if D <= most and team[1] % width == 0]
+    chosen = instance(kernel, *fitting[0], width, shared_limit, stored) if fitting else None
+    if kernel in ("forward", "backward") and chosen is None:
         kernel += "_looping"
     if kernel.endswith("looping"):
-        threads = 128 if D <= 4096 else 1024
-        return Configuration(f"{kernel}<{threads}, {width}>", threads, 0, 2048 // threads)
-    if not fits:
+        name = f"{kernel}<{LOOPING_THREADS}, {width}{_type(stored)}>"
+        return Configuration(name, LOOPING_THREADS)
+    if chosen is None:
         raise ValueError(f"{kernel} cannot hold rows of {D} entries; backward takes rows of any D")
-    template = f"{kernel}<{threads}, {floats // width}, {width}>"
-    return Configuration(template, threads, shared, blocks)
+    return chosen
 
 
-def forward(machine, x, gamma, beta, eps, kernel="forward", width=None):
-    """Launch the forward pass; see `lnlib.gpu.layer_norm_forward` for the arguments."""
+def instance(kernel, threads, entries, width, shared_limit=np.inf, stored="float", blocks=None):
+    """Return the Configuration in which threads hold a row, or None if its sums do not fit."""
+    template = f"{threads}, {entries // width}, {width}"
+    if kernel in ("forward", "backward_atomic"):
+        return Configuration(f"{kernel}<{template}{_type(stored)}>", threads)
+    rows = WARPS if threads == 32 else 1
+    block = rows * threads
+    shared = 8 * block * entries  # two float32 sums per entry
+    static = 1024 if rows == 1 or kernel == "backward_single" else 0  # at most, for block_sum
+    if shared + static > shared_limit:
+        return None
+    if blocks is None:  # enough registers for all loads of a row to be in flight
+        registers = 64 if entries == 4 else 96 if entries == 16 and width > 1 else 128
+        by_shared = (shared_limit + 1024) // (
+            shared + 1024
+        )  # the driver takes some of each block's
+        blocks = max(1, int(min(65536 // (block * registers), by_shared)))
+    name = f"{kernel}<{template}, {rows}, {blocks}{_type(stored)}>"
+    return Configuration(name, block, shared, rows)
+
+
+def column_sums(rows, columns, stored):
+    """Return the C++ name of the second stage for so many rows of partial sums, and its threads."""
+    threads = 256 if rows > 64 else 32
+    return f"column_sums<{threads}, {columns}{_type(stored)}>", threads
+
+
+def _type(stored):
+    return "" if stored == "float" else f", {stored}"
+
+
+def blocks_for(rows, resident, rows_at_a_time=1, waves=1):
+    """Return how many blocks share the rows, so that all have equally many, and not too many."""
+    at_a_time = resident * rows_at_a_time
+    waves = max(waves, -(-rows // (at_a_time * ROWS_PER_TEAM)))
+    rows_per_team = -(-rows // (at_a_time * waves))
+    return -(-rows // (rows_per_team * rows_at_a_time))
+
+
+def forward(machine, x, gamma, beta, eps, kernel="forward", width=None, chosen=None):
+    """Launch the forward pass; see `lnlib.gpu.layer_norm_forward` for the arguments.
+
+    chosen is the Configuration to use instead of the usual one.
+    """
     _check_kernel(kernel, FORWARD)
-    _check(machine, "x", x)
+    stored = _check(machine, "x", x)
     check_rows(x)
     D = x.shape[-1]
     rows = x.size // D
     if D >= 2**30 or rows >= 2**31:
         raise ValueError(f"x must have D < 2**30 and fewer than 2**31 rows, got shape {x.shape}")
-    _check(machine, "gamma", gamma, shape=(D,))
-    _check(machine, "beta", beta, shape=(D,))
+    _check(machine, "gamma", gamma, (D,), x.dtype)
+    _check(machine, "beta", beta, (D,), x.dtype)
     eps = check_eps(eps)
 
-    y = machine.empty(x.shape, np.float32)
-    mean = machine.empty((*x.shape[:-1], 1), np.float64)
-    rstd = machine.empty((*x.shape[:-1], 1), np.float32)
+    y = machine.empty(x.shape, x.dtype)
+    mean, mean_lo, rstd = (machine.empty((*x.shape[:-1], 1), np.float32) for _ in range(3))
     inputs = {"x": x, "gamma": gamma, "beta": beta}
     width = _width(machine, width, D, *inputs.values(), y)
-    chosen = configuration(kernel, D, width)
+    chosen = chosen or configuration(kernel, D, width, stored=stored)
     numbers = {"eps": np.float32(eps), "D": np.int32(D)}
     if rows:
-        outputs = {"y": y, "mean": mean, "rstd": rstd}
+        outputs = {"y": y, "mean": mean, "mean_lo": mean_lo, "rstd": rstd}
         machine.run(chosen.expression, rows, chosen.threads, 0, inputs, outputs, numbers)
-    return y, Cache(x, mean, rstd, gamma)
+    return y, Cache(x, mean, mean_lo, rstd, gamma)
 
 
-def backward(machine, dy, cache, kernel="backward", width=None):
-    """Launch the backward pass; see `lnlib.gpu.layer_norm_backward` for the arguments."""
+def backward(machine, dy, cache, kernel="backward", width=None, chosen=None):
+    """Launch the backward pass; see `lnlib.gpu.layer_norm_backward` for the arguments.
+
+    chosen is the Configuration to use instead of the usual one.
+    """
     _check_kernel(kernel, BACKWARD)
     if not isinstance(cache, Cache):
         raise TypeError(f"cache must be a lnlib.gpu.Cache, got {type(cache).__name__}")
-    x, mean, rstd, gamma = cache
-    _check(machine, "cache.x", x)
-    _check(machine, "cache.mean", mean, (*x.shape[:-1], 1), np.float64)
-    _check(machine, "cache.rstd", rstd, (*x.shape[:-1], 1))
-    _check(machine, "cache.gamma", gamma, x.shape[-1:])
-    _check(machine, "dy", dy, x.shape)
+    x, mean, mean_lo, rstd, gamma = cache
+    stored = _check(machine, "cache.x", x)
+    for name in ("mean", "mean_lo", "rstd"):
+        _check(machine, f"cache.{name}", getattr(cache, name), (*x.shape[:-1], 1), np.float32)
+    _check(machine, "cache.gamma", gamma, x.shape[-1:], x.dtype)
+    _check(machine, "dy", dy, x.shape, x.dtype)
     D = x.shape[-1]
     rows = x.size // D
 
-    dx = machine.empty(x.shape, np.float32)
-    inputs = {"x": x, "dy": dy, "gamma": gamma, "mean": mean, "rstd": rstd}
+    dx = machine.empty(x.shape, x.dtype)
+    inputs = {"x": x, "dy": dy, "gamma": gamma, "mean": mean, "mean_lo": mean_lo, "rstd": rstd}
     width = _width(machine, width, D, x, dy, gamma, dx)
-    chosen = configuration(kernel, D, width, machine.shared_limit())
-    threads = chosen.threads
+    chosen = chosen or configuration(kernel, D, width, machine.shared_limit(), stored)
+    name, threads, shared_bytes = chosen[:3]
     if rows == 0 or kernel == "backward_atomic":
-        dgamma, dbeta = gradients = machine.zeros((2, D), np.float32)
+        dgamma, dbeta = gradients = machine.zeros((2, D), x.dtype)
         if rows:
             outputs = {"dx": dx, "dgamma": dgamma, "dbeta": dbeta}
-            machine.run(chosen.expression, rows, threads, 0, inputs, outputs, {"D": np.int32(D)})
+            machine.run(name, rows, threads, 0, inputs, outputs, {"D": np.int32(D)})
         return dx, *gradients
 
-    resident = machine.blocks(chosen.blocks_per_processor)
-    blocks = min(rows, max(resident, -(-rows // ROWS_PER_BLOCK)))
+    resident = machine.blocks(name, threads, shared_bytes)
+    blocks = blocks_for(rows, resident, chosen.rows, chosen.waves)
+    if kernel == "backward_single" and 8 * blocks * D > SINGLE_LIMIT:
+        raise ValueError(
+            "backward_single is for small inputs: one block adds up all partial sums, here "
+            f"{8 * blocks * D} bytes, and more than {SINGLE_LIMIT} take long; backward takes any"
+        )
     partial = machine.empty((blocks, 2, D), np.float32)
-    gradients = machine.empty((2, D), np.float32)
+    gradients = machine.empty((2, D), x.dtype)
     outputs = {"dx": dx, "partial": partial}
     if kernel == "backward_single":
         outputs |= {"gradients": gradients, "counter": machine.zeros(1, np.int32)}
     numbers = {"rows": np.int64(rows), "D": np.int32(D)}
-    machine.run(chosen.expression, blocks, threads, chosen.shared_bytes, inputs, outputs, numbers)
+    machine.run(name, blocks, threads, shared_bytes, inputs, outputs, numbers)
     if kernel != "backward_single":
+        second, threads = column_sums(blocks, chosen.columns, stored)
         machine.run(
-            f"column_sums<{COLUMN_THREADS}>", -(-2 * D // 32), COLUMN_THREADS, 0,
+            second, -(-2 * D // chosen.columns), threads, 0,
             {"partial": partial}, {"gradients": gradients},
             {"rows": np.int32(blocks), "columns": np.int32(2 * D)},
         )  # fmt: skip
@@ -207,13 +301,14 @@ def backward(machine, dy, cache, kernel="backward", width=None):
 
 
 def _width(machine, width, D, *arrays):
-    """Return how many floats one load can take: 4 if every row starts at a multiple of 16 bytes."""
-    aligned = D % 4 == 0 and all(machine.address(a) % 16 == 0 for a in arrays)
+    """Return how many entries one load can take: 16 bytes if rows start at multiples of that."""
+    most = 16 // arrays[0].dtype.itemsize
+    aligned = D % most == 0 and all(machine.address(a) % 16 == 0 for a in arrays)
     if width is None:
-        return 4 if aligned else 1
-    if width not in (1, 4) or (width == 4 and not aligned):
+        return most if aligned else 1
+    if width not in (1, most) or (width > 1 and not aligned):
         raise ValueError(
-            f"width must be 1, or 4 if rows start at multiples of 16 bytes, got {width}"
+            f"width must be 1, or {most} if rows start at multiples of 16 bytes, got {width}"
         )
     return width
 
@@ -223,13 +318,19 @@ def _check_kernel(kernel, known):
         raise ValueError(f"kernel must be one of {', '.join(known)}, got {kernel!r}")
 
 
-def _check(machine, name, array, shape=None, dtype=np.float32):
+def _check(machine, name, array, shape=None, dtype=None):
+    """Return the C++ type of what the array holds; dtype is the one that it must have, if any."""
     kind = machine.array_type
     if not isinstance(array, kind):
         full = f"{kind.__module__}.{kind.__name__}"
         raise TypeError(f"{name} must be a {full}, got {type(array).__name__}")
-    if array.dtype != dtype:
+    if dtype is not None and array.dtype != dtype:
         raise TypeError(f"{name} must have dtype {np.dtype(dtype)}, got {array.dtype}")
+    if array.dtype.name not in STORED or not array.dtype.isnative:
+        raise TypeError(
+            f"{name} must have dtype float32, float16, or uint16 with the bits of bfloat16, "
+            f"got {array.dtype}"
+        )
     if shape is not None and array.shape != shape:
         raise ValueError(f"{name} must have shape {shape}, to fit x, got shape {array.shape}")
     if not array.flags.c_contiguous:
@@ -238,3 +339,4 @@ def _check(machine, name, array, shape=None, dtype=np.float32):
             "ascontiguousarray makes a copy that is"
         )
     machine.check_place(name, array)
+    return STORED[array.dtype.name]

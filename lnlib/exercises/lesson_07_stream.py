@@ -1,0 +1,121 @@
+"""Lesson 07, section 8: a residual addition and RMSNorm as one layer."""
+
+import numpy as np
+
+from .checker import Score, exercise
+from .compare import BadResult
+from .data import layer
+from .edits import edited, edits
+
+
+def _cases():
+    for label, seed, shape in (
+        ("x of shape (B, T, D)", 80, (2, 3, 5)),
+        ("x of shape (N, D)", 82, (4, 3)),
+        ("rows so small that eps counts", 84, (3, 2, 4)),
+    ):
+        a, b = layer(seed, *shape), layer(seed + 1, *shape)
+        size = 0.004 if seed == 84 else 1.0
+        yield label, (size * a.x, size * (b.x - 1), a.gamma, 1e-5, a.dy, b.dy)
+
+
+def _run(function, x, r, gamma, eps, dy, dz):
+    """Call both functions of a pair; return y, z, dx, dr, dgamma."""
+    pair = function()
+    if pair is None:
+        raise NotImplementedError
+    if not (isinstance(pair, tuple | list) and len(pair) == 2 and all(map(callable, pair))):
+        raise BadResult("must return two functions, forward and backward")
+    forward, backward = pair
+    given = x, r, gamma, dy, dz
+    before = [a.copy() for a in given]
+    y, z, cache = _three(forward(x, r, gamma, eps), "forward", "y, z and the cache")
+    y, z = np.array(y), np.array(z)  # copies: what backward does to its cache must not show
+    dx, dr, dgamma = _three(backward(dy, dz, cache), "backward", "dx, dr and dgamma")
+    for name, a, b in zip(("x", "r", "gamma", "dy", "dz"), given, before):
+        if not np.array_equal(a, b):
+            raise BadResult(f"changes {name} in place; the caller still needs the old values")
+    return y, z, dx, dr, dgamma
+
+
+def _three(result, name, asked):
+    if not isinstance(result, tuple | list) or len(result) != 3:
+        raise BadResult(f"has a {name} that does not return three values: {asked}")
+    return result
+
+
+def _prepare(function):
+    return lambda *arguments: _run(function, *arguments)
+
+
+def _arrays(value):
+    """Yield the arrays in a cache: a tuple, a list, a dict, or an array itself."""
+    if isinstance(value, np.ndarray):
+        yield value
+    elif isinstance(value, tuple | list | dict):
+        for each in value.values() if isinstance(value, dict) else value:
+            yield from _arrays(each)
+
+
+def _weigh(function):
+    a, b = layer(86, 8, 64), layer(87, 8, 64)
+    _, z, cache = function()[0](a.x, b.x, a.gamma, 1e-5)
+    kept = {id(array): array for array in _arrays(cache)}
+    kept = [k for k in kept.values() if k is not a.gamma and not np.may_share_memory(k, z)]
+    extra = sum(k.nbytes for k in kept) / a.x.nbytes
+    if extra > 1.5:
+        return (
+            f"The numbers are right, but beside z, which lives on in the stream, the cache holds "
+            f"{extra:.1f} values per element. One, or none, is enough."
+        )
+    return Score(
+        f"Beside z, which lives on in the stream, it keeps {extra:.2f} values per element."
+    )
+
+
+def _mistake(edit):
+    return lambda *arguments: _run(edited(add_rms_norm, edit), *arguments)
+
+
+MISTAKES = edits("""
+    through_norm + dz => through_norm
+        dz is missing: z goes on along the stream, and its gradient comes back that way too.
+    dx = through_norm + dz => dx = dz
+        the gradient through the norm is missing: y depends on z as well.
+    return dx, dx => return dx, dz  # r is a part of z as x is, so both have the same gradient.
+    return dx, dx => return dx, through_norm  # dz is missing here: x and r both reach z.
+    z = x + r => z = x  # r is missing: z = x + r, and the norm is that of z.
+    (z * rstd), z => (z * rstd), x  # the stream goes on with x + r, not with x.
+    np.mean(z * z => np.mean(x * x  # rstd belongs to z, not to x.
+    (g - z_hat => (g + dz - z_hat
+    through_norm + dz => through_norm  # dz goes past the norm: rstd does not multiply it.
+    - z_hat * np.mean(g * z_hat, axis=-1, keepdims=True) =>
+        only the straight route is there: rstd depends on every z too.
+    (dy * z_hat) => ((dy + dz) * z_hat)  # gamma reaches y only, so only dy belongs here.
+""")
+
+
+@exercise(
+    "y z dx dr dgamma",
+    lambda: dict(_cases()),
+    {words: _mistake(edit) for words, [edit] in MISTAKES.items()},
+    prepare=_prepare,
+    judge=_weigh,
+    expected=lambda *arguments: _run(add_rms_norm, *arguments),
+)
+def add_rms_norm():
+    """Return forward(x, r, gamma, eps) and backward(dy, dz, cache)."""
+
+    def forward(x, r, gamma, eps):
+        z = x + r  # (..., D)
+        rstd = 1 / np.sqrt(np.mean(z * z, axis=-1, keepdims=True) + eps)  # (..., 1)
+        return gamma * (z * rstd), z, (z, rstd, gamma)
+
+    def backward(dy, dz, cache):
+        z, rstd, gamma = cache
+        z_hat, g = z * rstd, gamma * dy  # (..., D) each
+        through_norm = rstd * (g - z_hat * np.mean(g * z_hat, axis=-1, keepdims=True))  # (..., D)
+        dx = through_norm + dz  # (..., D)
+        return dx, dx, (dy * z_hat).sum(axis=tuple(range(dy.ndim - 1)))
+
+    return forward, backward

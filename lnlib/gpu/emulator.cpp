@@ -1,0 +1,802 @@
+// The machine behind emulator.h: threads, the rules of memory, and a count of what is moved. It is
+// compiled once and linked to each kernel; one run of the program is one kernel launch.
+//
+// Every CUDA thread is a fiber: a function with a stack of its own that can stop in the middle
+// (swapcontext) and be resumed later. Blocks run one after the other. The threads of a block run in
+// the order asked for, each until it has to wait for others, at a barrier or in a shuffle.
+// Arrays lie in a range of addresses of their own, far apart; what a kernel reads and writes there is
+// checked, and everything else is its threads' own.
+
+#define _XOPEN_SOURCE 700
+#define _DARWIN_C_SOURCE  // with the line above, what macOS wants to see before ucontext.h
+#include <fcntl.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <ucontext.h>
+#include <unistd.h>
+
+typedef unsigned long long u64;
+struct uint3 { unsigned x, y, z; };
+struct dim3 { unsigned x, y, z; };
+uint3 threadIdx, blockIdx;
+dim3 blockDim = {1, 1, 1}, gridDim = {1, 1, 1};
+#ifdef __linux__
+extern "C" char __executable_start;
+static const char *const PROGRAM = &__executable_start;
+#else
+static const char *const PROGRAM = nullptr;
+#endif
+#define CALLER ((unsigned)((char *)__builtin_return_address(0) - PROGRAM))
+
+[[noreturn]] static void stop(const char *sentence, ...)
+{
+    va_list values;
+    va_start(values, sentence);
+    fflush(stdout);
+    vfprintf(stderr, sentence, values);
+    fputc('\n', stderr);
+    _exit(3);
+}
+
+// ---- Threads -------------------------------------------------------------------------------------
+
+enum State { READY, AT_BARRIER, IN_WARP, RETURNED };
+
+struct Thread {
+    ucontext_t context;
+    State state;
+    const char *file;  // of the source, and the line, where it waits
+    int line;
+    unsigned mask;     // for its warp: the lanes it waits for
+    unsigned met;      // ... and those that came
+    bool orders;       // that wait is a __syncwarp
+    int phase;         // number of shuffles so far, modulo 2
+    int warp_epoch;    // number of __syncwarp so far
+    int fence_epoch;
+    unsigned fence;    // when its last __threadfence was
+    unsigned settled;  // ... and its last one before the last barrier
+    long steps;        // accesses to memory and waits; a thread that never ends is stopped
+    char sent[2][8];   // what it gives to the other lanes
+};
+
+const int MAX_THREADS = 1024;
+const size_t STACK = 256 * 1024;
+const long MAX_STEPS = 20000000;
+static Thread threads[MAX_THREADS];
+static char *stacks;
+static ucontext_t scheduler;
+static int epoch;          // number of barriers this block has passed
+static unsigned now;       // counts fences and atomics
+static int votes[2];       // of __syncthreads_count
+static void (*kernel)();
+
+static Thread &self() { return threads[threadIdx.x]; }
+
+static void count_steps(int steps)
+{
+    if ((self().steps += steps) > MAX_STEPS)
+        stop("thread %u of block %u has not returned after %ld steps: it seems to run forever",
+             threadIdx.x, blockIdx.x, MAX_STEPS);
+}
+
+static void wait(State state, const char *file, int line)
+{
+    Thread &me = self();
+    count_steps(1000);  // waiting takes longer than reading
+    me.state = state;
+    me.file = file;
+    me.line = line;
+    swapcontext(&me.context, &scheduler);
+}
+
+static void fiber()
+{
+    kernel();
+    self().state = RETURNED;
+    swapcontext(&self().context, &scheduler);
+}
+
+void __syncthreads(const char *file, int line) { wait(AT_BARRIER, file, line); }
+
+int __syncthreads_count(int predicate, const char *file, int line)
+{
+    const int phase = epoch % 2;
+    votes[phase] += predicate != 0;
+    wait(AT_BARRIER, file, line);
+    return votes[phase];
+}
+
+int __syncthreads_or(int predicate, const char *file, int line)
+{
+    return __syncthreads_count(predicate, file, line) != 0;
+}
+
+int __syncthreads_and(int predicate, const char *file, int line)
+{
+    return __syncthreads_count(!predicate, file, line) == 0;
+}
+
+static void meet_warp(unsigned mask, bool orders, const char *file, int line)
+{
+    Thread &me = self();
+    if (!(mask >> threadIdx.x % 32 & 1))
+        stop("thread %u, line %d: it is not in the mask of its own shuffle", threadIdx.x, line);
+    me.mask = mask;
+    me.orders = orders;
+    wait(IN_WARP, file, line);
+}
+
+void __syncwarp(unsigned mask, const char *file, int line) { meet_warp(mask, true, file, line); }
+
+namespace emulated {
+
+// All lanes of the mask give a value; each takes one.
+void shuffle(char kind, unsigned mask, void *value, size_t bytes, int which, int width, const char *file, int line)
+{
+    const int lane = threadIdx.x % 32;
+    if (width < 1 || width > 32 || (width & (width - 1)))
+        stop("thread %u, line %d: the width of a shuffle is 1, 2, 4, 8, 16 or 32, not %d", threadIdx.x, line, width);
+    const int first = lane & -width;
+    int from = kind == '^' ? lane ^ which : kind == '+' ? lane + which : kind == '-' ? lane - which
+             : first + (which & (width - 1));
+    if (from >= first + width || (kind == '-' && from < first))
+        from = lane;  // there is no such lane: it gets its own value
+    Thread &me = self();
+    const int phase = me.phase;
+    me.phase ^= 1;  // nobody overwrites what a slower lane has yet to read
+    memcpy(me.sent[phase], value, bytes);
+    meet_warp(mask, false, file, line);
+    if (!(me.met >> from & 1))
+        stop("thread %u, line %d: it wants the value of lane %d, which takes no part in the shuffle",
+             threadIdx.x, line, from);
+    memcpy(value, threads[threadIdx.x - lane + from].sent[phase], bytes);
+}
+
+}  // namespace emulated
+
+unsigned __ballot_sync(unsigned mask, int predicate, const char *file, int line)
+{
+    unsigned ballot = 0;
+    char vote = predicate != 0;
+    Thread &me = self();
+    const int phase = me.phase;
+    me.phase ^= 1;
+    me.sent[phase][0] = vote;
+    meet_warp(mask, false, file, line);
+    const unsigned first = threadIdx.x / 32 * 32;
+    for (int lane = 0; lane < 32; lane++)
+        if (me.met >> lane & 1)
+            ballot |= (unsigned)threads[first + lane].sent[phase][0] << lane;
+    return ballot;
+}
+
+static bool same_place(const Thread &a, const Thread &b)
+{
+    return a.line == b.line && (a.file == b.file || !strcmp(a.file, b.file));
+}
+
+// Resume the lanes of this warp whose whole mask has arrived. Threads that have returned, or never
+// were, are not waited for.
+static bool release_warp(int first)
+{
+    bool released = false;
+    const int end = first + 32 < (int)blockDim.x ? first + 32 : blockDim.x;
+    for (int t = first; t < end; t++) {
+        if (threads[t].state != IN_WARP)
+            continue;
+        const unsigned mask = threads[t].mask;
+        bool complete = true;
+        for (int u = first; u < end; u++)
+            if (mask >> (u - first) & 1 && threads[u].state != RETURNED)
+                complete = complete && threads[u].state == IN_WARP && threads[u].mask == mask
+                           && same_place(threads[u], threads[t]);
+        if (!complete)
+            continue;
+        unsigned met = 0;
+        for (int u = first; u < end; u++)
+            if (mask >> (u - first) & 1 && threads[u].state != RETURNED)
+                met |= 1u << (u - first);
+        for (int u = first; u < end; u++)
+            if (met >> (u - first) & 1) {
+                threads[u].state = READY;
+                threads[u].met = met;
+                threads[u].warp_epoch += threads[u].orders;
+            }
+        released = true;
+    }
+    return released;
+}
+
+static const char *where(const Thread &thread)
+{
+    static char text[2][300];
+    static int which;
+    which ^= 1;
+    if (thread.state == RETURNED)
+        return "has returned";
+    snprintf(text[which], sizeof text[which], "waits %s in line %d",
+             thread.state == AT_BARRIER ? "at __syncthreads" : "for its warp", thread.line);
+    return text[which];
+}
+
+// Nobody can go on. Say it of two threads that wait for different things.
+[[noreturn]] static void stuck()
+{
+    int waiting = 0;
+    while (threads[waiting].state == RETURNED)
+        waiting++;
+    for (int round = 0; round < 2; round++)  // rather one that waits than one that has returned
+        for (int t = 0; t < (int)blockDim.x; t++)
+            if (threads[t].state == RETURNED ? round == 1
+                                             : threads[t].state != threads[waiting].state
+                                                   || !same_place(threads[t], threads[waiting]))
+                stop("block %u is stuck: thread %d %s, but thread %d %s", blockIdx.x, waiting,
+                     where(threads[waiting]), t, where(threads[t]));
+    stop("block %u is stuck: thread %d %s, with a mask that its warp cannot fill", blockIdx.x, waiting,
+         where(threads[waiting]));
+}
+
+static void poison_shared();
+
+static void run_block(const int *order)
+{
+    const int count = blockDim.x;
+    epoch = votes[0] = votes[1] = 0;
+    poison_shared();
+    for (int t = 0; t < count; t++) {
+        memset((char *)&threads[t] + offsetof(Thread, state), 0, sizeof(Thread) - offsetof(Thread, state));
+        threads[t].context.uc_stack.ss_sp = stacks + t * STACK;
+        threads[t].context.uc_stack.ss_size = STACK;
+        makecontext(&threads[t].context, fiber, 0);
+    }
+    for (;;) {
+        bool progress = false;
+        for (int k = 0; k < count; k++)
+            if (threads[order[k]].state == READY) {
+                threadIdx.x = order[k];
+                swapcontext(&scheduler, &threads[order[k]].context);
+                progress = true;
+            }
+        for (int first = 0; first < count; first += 32)
+            progress = release_warp(first) || progress;
+        if (progress)
+            continue;
+        int returned = 0, arrived = 0;
+        const Thread *first = nullptr;
+        for (int t = 0; t < count; t++) {
+            returned += threads[t].state == RETURNED;
+            if (threads[t].state == AT_BARRIER) {
+                first = first ? first : &threads[t];
+                arrived += same_place(threads[t], *first);
+            }
+        }
+        if (returned == count)
+            return;
+        if (arrived + returned < count)
+            stuck();
+        for (int t = 0; t < count; t++) {
+            if (threads[t].state == AT_BARRIER)
+                threads[t].state = READY;
+            threads[t].settled = threads[t].fence;
+        }
+        votes[++epoch % 2] = 0;
+    }
+}
+
+// ---- Memory --------------------------------------------------------------------------------------
+
+// Who touched a few bytes last. Two threads of a block may touch them, one of them writing, only if a
+// barrier (or, within a warp, a __syncwarp) lies in between.
+struct Access {
+    unsigned block, epoch, warp_epoch, time, place;  // block: 1 is the first, 0 is nobody
+    unsigned short thread;
+    bool atomic;
+};
+
+struct Array {
+    const char *name;
+    char *data;
+    size_t bytes, element, row, cell;         // cell: bytes that an Access is kept for
+    Access *writer, *reader, *other_reader;   // of shared memory two readers are enough to tell
+    void **site;                              // of shared memory: where the kernel declares it
+    long long loaded, stored, loads, stores;  // bytes; elements
+    long long requests, sectors, conflicts;
+};
+
+// What a block has told the others: its last atomic on an integer in global memory. A write that
+// comes before it is seen by who has read that integer, if both sides have fences.
+struct Report {
+    bool made;
+    int thread, epoch, fence_epoch;
+    unsigned fence, time, *settled;
+};
+
+const int MAX_ARRAYS = 64;
+static size_t slot = (size_t)1 << 32;  // addresses for each array, which lies in the middle
+static char *space;
+static Array arrays[MAX_ARRAYS];       // from the front those of global memory, from the back shared ones
+static int shared_arrays;
+static size_t dynamic_bytes, static_bytes;
+const size_t MAX_STATIC = 48 * 1024, MAX_SHARED = 227 * 1024;  // of sm_90, which has most
+static Report *reports;
+
+static char *middle(const Array &array) { return space + (&array - arrays) * slot + slot / 2; }
+
+static void reserve_space()
+{
+    while (!space) {
+        void *found = mmap(nullptr, MAX_ARRAYS * slot, PROT_NONE, MAP_PRIVATE | MAP_ANON | MAP_NORESERVE, -1, 0);
+        if (found != MAP_FAILED)
+            space = (char *)found;
+        else if ((slot /= 2) < 1 << 24)
+            stop("the emulator got no memory");
+    }
+}
+
+static Access access_now(unsigned place, bool atomic)
+{
+    return {blockIdx.x + 1, (unsigned)epoch, (unsigned)self().warp_epoch, now, place,
+            (unsigned short)threadIdx.x, atomic};
+}
+
+static bool unordered(const Access &before)
+{
+    return before.block == blockIdx.x + 1 && before.thread != threadIdx.x && before.epoch == (unsigned)epoch
+           && (before.thread / 32 != threadIdx.x / 32 || before.warp_epoch == (unsigned)self().warp_epoch);
+}
+
+static const char *element(const Array &array, long long offset)
+{
+    static char text[200];
+    const long long k = offset / (long long)array.element;
+    if (array.bytes <= array.element && array.site)
+        return array.name;
+    if (array.row && k >= 0)
+        snprintf(text, sizeof text, "%s[%lld][%lld]", array.name, k / (long long)array.row, k % (long long)array.row);
+    else
+        snprintf(text, sizeof text, "%s[%lld]", array.name, offset < 0 ? (offset + 1) / (long long)array.element - 1 : k);
+    return text;
+}
+
+// What happened before is in another block. Has that block said so, and has this one listened?
+static void check_blocks(const Array &array, long long offset, const Access &before, const char *verb, unsigned place)
+{
+    const Report &told = reports[before.block - 1], &heard = reports[blockIdx.x];
+    const bool asked = heard.made && (heard.thread == (int)threadIdx.x || epoch > heard.epoch);
+    const char *sentence = nullptr;
+    if (!told.made || !asked)
+        sentence = ": blocks run in any order";
+    else if (before.epoch >= (unsigned)told.epoch && before.thread != told.thread)
+        sentence = " with no barrier before that block's atomicAdd";
+    else if (!(before.time < (before.thread == told.thread ? told.fence : told.settled[before.thread])
+               || (told.fence > before.time && (unsigned)told.fence_epoch > before.epoch)) && !before.atomic)
+        sentence = " with no __threadfence before that block's atomicAdd";
+    else if (!(self().fence > heard.time || threads[heard.thread].settled > heard.time))
+        sentence = ", with no __threadfence between this block's atomicAdd and here";
+    if (sentence)
+        stop("%s: thread %u of block %u %s it in line @%x, and thread %u of block %u wrote it in line @%x%s",
+             element(array, offset), threadIdx.x, blockIdx.x, verb, place, before.thread, before.block - 1,
+             before.place, sentence);
+}
+
+static void check_order(const Array &array, long long offset, const Access &before, const char *did,
+                        const char *verb, unsigned place)
+{
+    if (unordered(before))
+        stop("%s: thread %u %s it in line @%x, and thread %u %s it in line @%x, with no barrier in between, in block %u",
+             element(array, offset), threadIdx.x, verb, place, before.thread, did, before.place, blockIdx.x);
+    if (before.block && before.block != blockIdx.x + 1 && !array.site)
+        check_blocks(array, offset, before, verb, place);
+}
+
+static void log_request(Array &array, size_t offset, size_t bytes, bool write, unsigned place);
+
+enum Kind { READ, WRITE, ATOMIC };
+
+static void touch(const void *address, size_t bytes, Kind kind, unsigned place)
+{
+    const size_t from = (const char *)address - space;
+    if (from >= MAX_ARRAYS * slot || !space)
+        return;  // the thread's own
+    count_steps(1);
+    Array &array = arrays[from / slot];
+    const char *verb = kind == READ ? "read" : kind == WRITE ? "write" : "add to";
+    if (!array.data)
+        stop("thread %u of block %u wants to %s what no array holds, in line @%x", threadIdx.x, blockIdx.x, verb, place);
+    const long long offset = (const char *)address - array.data;
+    if (offset < 0 || offset + bytes > array.bytes)
+        stop("%s is out of range: thread %u of block %u wants to %s it in line @%x, and %s%s has %zu elements",
+             element(array, offset), threadIdx.x, blockIdx.x, verb, place, array.site ? "the shared array " : "",
+             array.name, array.bytes / array.element);
+    if ((bytes == 8 || bytes == 16) && offset % bytes)
+        stop("%s: thread %u of block %u wants to %s %zu bytes in line @%x at an address that is not a multiple of %zu",
+             element(array, offset), threadIdx.x, blockIdx.x, verb, bytes, place, bytes);
+    log_request(array, offset, bytes, kind != READ, place);
+    if (kind == ATOMIC)
+        log_request(array, offset, bytes, false, place);
+    verb = kind == READ ? "reads" : kind == WRITE ? "writes" : "adds to";
+    for (size_t k = offset / array.cell; k <= (offset + bytes - 1) / array.cell; k++) {
+        Access &writer = array.writer[k];
+        if (!(kind == ATOMIC && writer.atomic))
+            check_order(array, offset, writer, writer.atomic ? "added to" : "wrote", verb, place);
+        if (array.reader && kind == READ) {
+            Access &reader = array.reader[k];
+            const bool free = reader.block != blockIdx.x + 1 || reader.epoch != (unsigned)epoch
+                              || reader.thread == threadIdx.x;
+            (free ? reader : array.other_reader[k]) = access_now(place, false);
+        } else if (array.reader) {
+            check_order(array, offset, array.reader[k], "read", verb, place);
+            check_order(array, offset, array.other_reader[k], "read", verb, place);
+        }
+        if (kind != READ)
+            writer = access_now(place, kind == ATOMIC);
+    }
+}
+
+// A shared array is made when a thread first comes to its declaration.
+static bool launched;
+
+static void make(Array &array)
+{
+    if (!array.bytes)
+        array.bytes = dynamic_bytes;
+    else if ((static_bytes += array.bytes) > MAX_STATIC)
+        stop("the shared arrays of a block have %zu bytes: more than %zu must be asked for at the launch",
+             static_bytes, MAX_STATIC);
+    const size_t cells = array.bytes / array.cell + 1, pages = (array.bytes / 65536 + 1) * 65536;
+    if (mprotect(array.data, pages, PROT_READ | PROT_WRITE))
+        stop("the emulator got no memory");
+    memset(array.data, 0xff, array.bytes);  // as a float: NaN
+    array.writer = (Access *)calloc(3 * cells, sizeof(Access));
+    array.reader = array.writer + cells;
+    array.other_reader = array.reader + cells;
+}
+
+static void poison_shared()
+{
+    for (int k = MAX_ARRAYS - shared_arrays; k < MAX_ARRAYS; k++)
+        memset(arrays[k].data, 0xff, arrays[k].bytes);
+}
+
+namespace emulated {
+
+// bytes is 0 for the array whose size the launch sets: there is one, under whatever names.
+void *shared(void **site, const char *name, size_t bytes, size_t element_, size_t row)
+{
+    static void *dynamic;
+    if (!bytes && dynamic)
+        return dynamic;
+    if (*site)
+        return *site;
+    reserve_space();
+    if (++shared_arrays > MAX_ARRAYS / 2)
+        stop("the emulator has room for %d shared arrays", MAX_ARRAYS / 2);
+    Array &array = arrays[MAX_ARRAYS - shared_arrays];
+    array.name = name;
+    array.site = site;
+    array.data = middle(array);
+    array.bytes = bytes;
+    array.element = element_;
+    array.row = row;
+    array.cell = element_ % 2 ? 1 : 2;
+    if (launched)  // it has not if the declaration stands outside of functions
+        make(array);
+    if (!bytes)
+        dynamic = array.data;
+    return *site = array.data;
+}
+
+}  // namespace emulated
+
+void __threadfence()
+{
+    self().fence = ++now;
+    self().fence_epoch = epoch;
+}
+
+// An atomic on an integer in global memory is taken as a block's report to the others.
+static void report(const void *where)
+{
+    const size_t from = (const char *)where - space;
+    if (from >= MAX_ARRAYS / 2 * slot)
+        return;
+    Report &mine = reports[blockIdx.x];
+    if (!mine.settled)
+        mine.settled = (unsigned *)malloc(blockDim.x * sizeof(unsigned));
+    for (unsigned t = 0; t < blockDim.x; t++)
+        mine.settled[t] = threads[t].settled;
+    mine = {true, (int)threadIdx.x, epoch, self().fence_epoch, self().fence, ++now, mine.settled};
+}
+
+#define ATOMIC_FUNCTION(T, name, parameters, after, tells) \
+    T name parameters \
+    { \
+        touch(where, sizeof(T), ATOMIC, CALLER); \
+        if (tells) \
+            report(where); \
+        const T before = *where; \
+        *where = after; \
+        return before; \
+    }
+ATOMIC_FUNCTION(int, atomicAdd, (int *where, int value), before + value, true)
+ATOMIC_FUNCTION(unsigned, atomicAdd, (unsigned *where, unsigned value), before + value, true)
+ATOMIC_FUNCTION(u64, atomicAdd, (u64 *where, u64 value), before + value, true)
+ATOMIC_FUNCTION(float, atomicAdd, (float *where, float value), before + value, false)
+ATOMIC_FUNCTION(double, atomicAdd, (double *where, double value), before + value, false)
+ATOMIC_FUNCTION(unsigned, atomicInc, (unsigned *where, unsigned limit), before >= limit ? 0 : before + 1, true)
+ATOMIC_FUNCTION(int, atomicMax, (int *where, int value), before > value ? before : value, true)
+ATOMIC_FUNCTION(int, atomicMin, (int *where, int value), before < value ? before : value, true)
+ATOMIC_FUNCTION(int, atomicExch, (int *where, int value), value, true)
+ATOMIC_FUNCTION(int, atomicCAS, (int *where, int expected, int value), before == expected ? value : before, true)
+
+// ---- What the compiler calls ---------------------------------------------------------------------
+
+extern "C" {
+
+#define HOOKS(bytes) \
+    void __tsan_read##bytes(void *p) { touch(p, bytes, READ, CALLER); } \
+    void __tsan_write##bytes(void *p) { touch(p, bytes, WRITE, CALLER); } \
+    void __tsan_unaligned_read##bytes(void *p) { touch(p, bytes, READ, CALLER); } \
+    void __tsan_unaligned_write##bytes(void *p) { touch(p, bytes, WRITE, CALLER); }
+HOOKS(1) HOOKS(2) HOOKS(4) HOOKS(8) HOOKS(16)
+
+static void range(const void *p, size_t bytes, Kind kind, unsigned place)
+{
+    for (size_t done = 0; done < bytes; done += 16)  // the longest that one instruction moves
+        touch((const char *)p + done, bytes - done < 16 ? bytes - done : 16, kind, place);
+}
+
+void __tsan_read_range(void *p, size_t bytes) { range(p, bytes, READ, CALLER); }
+void __tsan_write_range(void *p, size_t bytes) { range(p, bytes, WRITE, CALLER); }
+
+void *__tsan_memcpy(void *to, const void *from, size_t bytes)
+{
+    range(from, bytes, READ, CALLER);
+    range(to, bytes, WRITE, CALLER);
+    return memcpy(to, from, bytes);
+}
+
+void *__tsan_memmove(void *to, const void *from, size_t bytes)
+{
+    range(from, bytes, READ, CALLER);
+    range(to, bytes, WRITE, CALLER);
+    return memmove(to, from, bytes);
+}
+
+void *__tsan_memset(void *to, int value, size_t bytes)
+{
+    range(to, bytes, WRITE, CALLER);
+    return memset(to, value, bytes);
+}
+
+void __tsan_init() {}
+void __tsan_func_entry(void *) {}
+void __tsan_func_exit() {}
+
+struct Place { const char *file; unsigned line, column; };  // as -fsanitize=bounds,alignment,null has it
+struct Type { unsigned short kind, info; char name[1]; };
+struct OutOfBounds { Place place; const Type *array, *index; };
+struct Mismatch { Place place; const Type *type; unsigned char log_alignment, kind; };
+
+void __ubsan_handle_out_of_bounds(OutOfBounds *data, size_t index)
+{
+    stop("index %lld is out of range for an array of type %s: thread %u of block %u, line %u",
+         data->index->info >> 1 < 6 ? (long long)(int)index : (long long)index, data->array->name, threadIdx.x,
+         blockIdx.x, data->place.line);
+}
+
+void __ubsan_handle_type_mismatch_v1(Mismatch *data, size_t pointer)
+{
+    if (!pointer)
+        stop("thread %u of block %u uses a null pointer in line %u", threadIdx.x, blockIdx.x, data->place.line);
+    stop("thread %u of block %u uses an address that is not a multiple of %d as %s, in line %u", threadIdx.x,
+         blockIdx.x, 1 << data->log_alignment, data->type->name, data->place.line);
+}
+
+int emulated_printf(const char *sentence, ...)
+{
+    va_list values;
+    va_start(values, sentence);
+    return vprintf(sentence, values);
+}
+
+}  // extern "C"
+
+// ---- A profile -----------------------------------------------------------------------------------
+
+// A request is what the lanes of a warp ask for with one instruction: the same place in the program,
+// for the same time. Their accesses are collected while a block runs, and sorted when it is done.
+struct Entry {
+    u64 request;  // place, warp, how often the thread has been there, and for shared memory a part
+    u64 address;  // and the number of bytes, the last byte, and whether it is a store
+    bool operator<(const Entry &other) const
+    {
+        return request != other.request ? request < other.request : address < other.address;
+    }
+};
+
+const int MAX_PLACES = 512;
+static bool profiling;
+static Entry *entries;
+static size_t entry_count, entry_room;
+static unsigned places[MAX_PLACES];
+static unsigned visits[MAX_PLACES][MAX_THREADS];
+
+static void log_request(Array &array, size_t offset, size_t bytes, bool write, unsigned place)
+{
+    if (!profiling)
+        return;
+    unsigned k = (place * 2 + write) % MAX_PLACES;
+    for (int tries = 0; places[k] != place * 2 + write && places[k] && tries < MAX_PLACES; tries++)
+        k = (k + 1) % MAX_PLACES;
+    places[k] = place * 2 + write;
+    if (entry_count == entry_room) {
+        entry_room = 2 * entry_room + 4096;
+        entries = (Entry *)realloc(entries, entry_room * sizeof(Entry));
+    }
+    // 32 lanes that ask for 16 bytes each are served in four parts, in two if it is 8.
+    const u64 part = array.site ? threadIdx.x % 32 * bytes / 128 : 0;
+    const u64 request = (((u64)k << 32 | visits[k][threadIdx.x]++) << 5 | threadIdx.x / 32) << 2 | part;
+    entries[entry_count++] = {request, ((u64)(array.data + offset - space) << 6 | bytes) << 1 | write};
+}
+
+// How many times the banks of shared memory must be asked: a bank gives 4 bytes at a time.
+static int turns(const Entry *first, const Entry *end)
+{
+    int words[32] = {}, most = 0;
+    long long last = -1;
+    for (; first != end; first++)
+        for (long long word = first->address >> 9; word <= (long long)((first->address >> 7) + (first->address >> 1 & 63) - 1) / 4; word++)
+            if (word > last) {
+                last = word;
+                most = ++words[word % 32] > most ? words[word % 32] : most;
+            }
+    return most;
+}
+
+static int compare(const void *a, const void *b)
+{
+    return *(const Entry *)a < *(const Entry *)b ? -1 : *(const Entry *)b < *(const Entry *)a;
+}
+
+static void tally()
+{
+    qsort(entries, entry_count, sizeof(Entry), compare);
+    for (size_t k = 0, next; k < entry_count; k = next) {
+        for (next = k; next < entry_count && entries[next].request == entries[k].request;)
+            next++;
+        Array &array = arrays[(entries[k].address >> 7) / slot];
+        const bool write = entries[k].address & 1;
+        if (array.site) {
+            array.requests += !(entries[k].request & 3);
+            array.conflicts += turns(entries + k, entries + next) - 1;
+            continue;
+        }
+        array.requests++;
+        u64 sector = 0, last = 0;
+        for (size_t e = k; e < next; e++) {
+            const u64 address = entries[e].address >> 7, bytes = entries[e].address >> 1 & 63;
+            if (address != last) {  // lanes that read the same element are served by one access
+                (write ? array.stored : array.loaded) += bytes;
+                (write ? array.stores : array.loads)++;
+            }
+            last = address;
+            for (u64 s = address / 32; s <= (address + bytes - 1) / 32; s++)
+                if (s > sector) {
+                    sector = s;
+                    array.sectors++;
+                }
+        }
+    }
+    entry_count = 0;
+    memset(visits, 0, sizeof visits);
+}
+
+// ---- One launch ----------------------------------------------------------------------------------
+
+const int MAX_ARGUMENTS = MAX_ARRAYS / 2;
+static const char *numbers[MAX_ARGUMENTS];
+
+namespace emulated {
+
+char *argument(int k, size_t element_)
+{
+    Array &array = arrays[k];
+    if (!array.name)
+        stop("argument %d must be an array", k);
+    if (array.bytes % element_)
+        stop("%s has %zu bytes, which is not a whole number of elements of %zu bytes", array.name, array.bytes, element_);
+    array.element = element_;
+    return array.data;
+}
+
+double real(int k) { return strtod(numbers[k], nullptr); }
+long long whole(int k) { return atoll(numbers[k]); }
+
+}  // namespace emulated
+
+static void shuffle_order(int *order, int count, const char *how)
+{
+    u64 state = strtoull(how, nullptr, 10) * 2654435761u + count;
+    for (int k = 0; k < count; k++)
+        order[k] = *how == 'r' ? count - 1 - k : k;  // "reverse"
+    if (*how >= '0' && *how <= '9')
+        for (int k = count - 1; k > 0; k--) {
+            state = state * 6364136223846793005u + 1442695040888963407u;
+            const int other = (state >> 33) % (k + 1), kept = order[k];
+            order[k] = order[other];
+            order[other] = kept;
+        }
+}
+
+// program FILE GRID THREADS SHARED ORDER SECONDS PROFILE ARGUMENT...   An argument is a number, or
+// name:first byte:bytes:bytes of a number in it, for an array in the file. The file is changed in
+// place. What the kernel prints goes to stdout, and the profile to stderr.
+namespace emulated {
+
+int launch(int count, char **words, void (*kernel_)())
+{
+    kernel = kernel_;
+    gridDim.x = atoi(words[2]);
+    blockDim.x = atoi(words[3]);
+    dynamic_bytes = atoll(words[4]);
+    signal(SIGALRM, SIG_DFL);
+    alarm(atoi(words[6]));  // ends this program, whatever has become of the one that started it
+    profiling = *words[7] == '1';
+    if (blockDim.x < 1 || blockDim.x > MAX_THREADS)
+        stop("a block has 1 to %d threads, not %u", MAX_THREADS, blockDim.x);
+    if (dynamic_bytes > MAX_SHARED)
+        stop("a block has at most %zu bytes of shared memory, not %zu", MAX_SHARED, dynamic_bytes);
+    if (count - 8 > MAX_ARGUMENTS)
+        stop("a kernel has at most %d arguments here", MAX_ARGUMENTS);
+    reserve_space();
+    const int file = open(words[1], O_RDWR);
+    stacks = (char *)mmap(nullptr, MAX_THREADS * STACK, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANON, -1, 0);
+    if (file < 0 || stacks == MAP_FAILED)
+        stop("the emulator got no memory");
+    for (int k = 0; k + 8 < count; k++) {
+        char *word = words[k + 8], *colon = strchr(word, ':');
+        numbers[k] = word;
+        if (!colon)
+            continue;
+        Array &array = arrays[k];
+        size_t first = 0, number = 4;
+        sscanf(colon, ":%zu:%zu:%zu", &first, &array.bytes, &number);
+        *colon = 0;
+        array.name = word;
+        array.data = middle(array);
+        array.element = array.cell = number < 4 ? number : 4;
+        array.writer = (Access *)calloc(array.bytes / array.cell + 1, sizeof(Access));
+        if (array.bytes && mmap(array.data, array.bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, file, first)
+                               == MAP_FAILED)
+            stop("the emulator got no memory");
+    }
+    launched = true;
+    for (int k = MAX_ARRAYS - shared_arrays; k < MAX_ARRAYS; k++)
+        make(arrays[k]);
+    for (Thread &thread : threads)
+        getcontext(&thread.context);
+    reports = (Report *)calloc(gridDim.x, sizeof(Report));
+    int *blocks = (int *)malloc(gridDim.x * sizeof(int)), order[MAX_THREADS];
+    shuffle_order(blocks, gridDim.x, words[5]);
+    for (int b = 0; b < (int)gridDim.x; b++) {
+        blockIdx.x = blocks[b];
+        shuffle_order(order, blockDim.x, words[5]);
+        run_block(order);
+        if (profiling)
+            tally();
+    }
+    fflush(stdout);
+    for (const Array &a : arrays)
+        if (a.name && profiling)
+            fprintf(stderr, "%s%s %lld %lld %lld %lld %lld %lld %lld\n", a.site ? "shared " : "", a.name, a.loaded,
+                    a.stored, a.loads, a.stores, a.requests, a.sectors, a.conflicts);
+    return 0;
+}
+
+}  // namespace emulated

@@ -1,0 +1,162 @@
+"""How many blocks of a kernel a GPU holds at a time, and how many bytes they have in flight."""
+
+import functools
+from typing import NamedTuple
+
+import numpy as np
+
+from . import nvrtc, passes
+
+REGISTERS = 65536  # of a multiprocessor
+
+
+class Limits(NamedTuple):
+    """What a multiprocessor can hold, from the CUDA programming guide's table.
+
+    Attributes
+    ----------
+    threads, blocks : int
+    shared_bytes, shared_per_block : int
+        Shared memory of the multiprocessor, and the most that one block can have.
+    multiprocessors : int
+        Of a GPU of this architecture, named in the comment.
+    """
+
+    threads: int
+    blocks: int
+    shared_bytes: int
+    shared_per_block: int
+    multiprocessors: int
+
+
+LIMITS = {
+    "sm_70": Limits(2048, 32, 96 * 1024, 96 * 1024, 80),  # V100
+    "sm_75": Limits(1024, 16, 64 * 1024, 64 * 1024, 40),  # T4
+    "sm_80": Limits(2048, 32, 164 * 1024, 163 * 1024, 108),  # A100
+    "sm_86": Limits(1536, 16, 100 * 1024, 99 * 1024, 84),  # A40
+    "sm_89": Limits(1536, 24, 100 * 1024, 99 * 1024, 58),  # L4
+    "sm_90": Limits(2048, 32, 228 * 1024, 227 * 1024, 132),  # H100, H200
+    "sm_100": Limits(2048, 32, 228 * 1024, 227 * 1024, 148),  # B200
+    "sm_120": Limits(1536, 24, 100 * 1024, 99 * 1024, 170),  # RTX 5090
+}
+
+
+class Occupancy(NamedTuple):
+    """How one launch fills a GPU.
+
+    Attributes
+    ----------
+    kernel : str
+        The instance's C++ name.
+    registers, spilled, shared_bytes : int
+        Of a thread, of a thread, of a block.
+    resident : int
+        Blocks that a multiprocessor holds at a time.
+    limited_by : str
+        What would have to shrink for more of them to fit.
+    blocks : int
+        That the launch starts.
+    waves : float
+        blocks, in units of what the whole GPU holds at a time.
+    bytes_in_flight : int
+        Per multiprocessor: what its blocks have asked for when all wait for their rows.
+    """
+
+    kernel: str
+    registers: int
+    spilled: int
+    shared_bytes: int
+    resident: int
+    limited_by: str
+    blocks: int
+    waves: float
+    bytes_in_flight: int
+
+
+def resident_blocks(arch, threads, registers, shared_bytes=0):
+    """Return how many blocks fit on a multiprocessor, and what limits them.
+
+    Parameters
+    ----------
+    arch : str
+        "sm_70", "sm_75", ...
+    threads : int
+        In a block.
+    registers : int
+        Per thread. Warps get them in units of 256, and a quarter of a multiprocessor has its own.
+    shared_bytes : int
+        Per block, static and dynamic. Since sm_80 the driver takes 1024 bytes per block.
+    """
+    limits = _limits(arch)
+    warps = -(-threads // 32)
+    per_warp = -(-max(registers, 1) * 32 // 256) * 256
+    unit, taken = (128, 1024) if int(arch[3:]) >= 80 else (256, 0)
+    shared = -(-(shared_bytes + taken) // unit) * unit
+    fitting = {
+        "registers": 4 * (REGISTERS // 4 // per_warp) // warps,
+        "shared memory": limits.shared_bytes // shared if shared else limits.blocks,
+        "threads": limits.threads // (32 * warps),
+        "blocks": limits.blocks,
+    }
+    limited_by = min(fitting, key=fitting.get)
+    return fitting[limited_by], limited_by
+
+
+def occupancy(kernel, rows, D, arch="sm_90", *, dtype=np.float32, width=None, multiprocessors=None):
+    """Say how a launch would fill a GPU; the kernel is compiled for it, but no GPU is needed.
+
+    Parameters
+    ----------
+    kernel : str
+        "forward", "backward", ... as for `lnlib.gpu.layer_norm_forward` and `layer_norm_backward`.
+    rows, D : int
+    arch : str
+        "sm_70", "sm_75", ...
+    dtype : dtype
+        float32, float16, or uint16 for bfloat16.
+    width : int, optional
+        Entries per load; by default as many as make 16 bytes, if D is a multiple of them.
+    multiprocessors : int, optional
+        By default those of a GPU that is typical for arch.
+
+    Returns
+    -------
+    Occupancy
+
+    Raises
+    ------
+    RuntimeError, ValueError
+        As `lnlib.gpu.compile`; ValueError also for an arch that is not in the table.
+    """
+    limits = _limits(arch)
+    dtype = np.dtype(dtype)
+    most = 16 // dtype.itemsize
+    width = width or (1 if D % most else most)
+    limit = limits.shared_per_block
+    chosen = passes.configuration(kernel, D, width, limit, passes.STORED[dtype.name])
+    compiled = _compiled(arch, chosen.expression)
+    shared = compiled.shared + chosen.shared_bytes
+    resident, limited_by = resident_blocks(arch, chosen.threads, compiled.registers, shared)
+    at_a_time = resident * (multiprocessors or limits.multiprocessors)
+    one_row_each = kernel.startswith("forward") or kernel == "backward_atomic"
+    blocks = rows if one_row_each else passes.blocks_for(rows, at_a_time, chosen.rows)
+    if "looping" in chosen.expression:  # one load per array before the first is needed
+        row = chosen.threads * width * dtype.itemsize
+    else:
+        row = D * dtype.itemsize
+    in_flight = resident * chosen.rows * row * (1 if kernel.startswith("forward") else 2)
+    return Occupancy(
+        chosen.expression, compiled.registers, compiled.spilled, shared,
+        resident, limited_by, blocks, blocks / at_a_time, in_flight,
+    )  # fmt: skip
+
+
+def _limits(arch):
+    if arch not in LIMITS:
+        raise ValueError(f"arch must be one of {', '.join(LIMITS)}, got {arch!r}")
+    return LIMITS[arch]
+
+
+@functools.cache
+def _compiled(arch, expression):
+    return nvrtc.compile(arch, [expression])[expression]
