@@ -90,11 +90,11 @@ def cost(variant, direction, N, D, dtype=np.float32, *, out=False, elides=True):
     if variant == "blocked":
         rows = blocked.rows_per_block(N, D)
         doubles = 8 // itemsize  # values in the bytes of a float64, which sums are added up in
-        values += 3 * N + (2 * doubles + 4) * rows  # of the array and of the block, per row
-        if direction == "forward":  # buffers, copies of gamma and beta
-            values += 2 * rows * D + 4 * D
+        values += 3 * N + 5 * rows  # of the array and of the block, per row
+        if direction == "forward":  # buffers, gamma and beta and copies
+            values += 2 * rows * D + 7 * D + rows
         else:  # buffers, runs of rows, sums
-            values += 3 * rows * D + rows // blocked.RUN * D + (5 * doubles + 1) * D
+            values += 3 * rows * D + rows // blocked.RUN * D + (5 * doubles + 3) * D
     return Cost(flops * N * D, moved * N * D * itemsize, values * itemsize)
 
 

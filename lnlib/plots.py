@@ -304,3 +304,18 @@ def verdicts(caught, rows, columns):
     fig.suptitle("Which check catches which bug?", weight="bold", x=0.02, ha="left")
     fig.legend(loc="outside lower center", ncols=2)
     return fig, ax
+
+
+def stacked_bars(parts, xlabel):
+    """Draw where the time goes: a horizontal bar for each of parts, {name: four times}."""
+    causes = ("fresh pages", "memory", "NumPy's calls", "passes over the cache")
+    fig, ax = plt.subplots(figsize=(12, 0.55 * len(parts) + 1.2))
+    names, left = list(parts)[::-1], np.zeros(len(parts))
+    for k, (cause, color) in enumerate(zip(causes, (RED, BLUE, ORANGE, SKY))):
+        widths = np.array([parts[name][k] for name in names])
+        ax.barh(names, widths, left=left, color=color, label=cause)
+        left += widths
+    ax.set(xlabel=xlabel, title="Where does the time go?")
+    ax.grid(axis="y", visible=False)
+    ax.legend(loc="upper left", bbox_to_anchor=(1, 1))
+    return fig, ax
