@@ -24,8 +24,10 @@ def _run(function, x, r, gamma, eps, dy, dz):
     pair = function()
     if pair is None:
         raise NotImplementedError
-    if not (isinstance(pair, tuple | list) and len(pair) == 2 and all(map(callable, pair))):
-        raise BadResult("must return two functions, forward and backward")
+    several = isinstance(pair, tuple | list)
+    if not (several and len(pair) == 2 and all(map(callable, pair))):
+        came = f"{len(pair)} values" if several else f"a {type(pair).__name__}"
+        raise BadResult(f"returns {came} where two functions are asked: forward and backward")
     forward, backward = pair
     given = x, r, gamma, dy, dz
     before = [a.copy() for a in given]
