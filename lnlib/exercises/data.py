@@ -51,23 +51,15 @@ def _backward(dy, x_hat, rstd, gamma):
 
 
 SLIPS = edits("""
-    .mean( => .sum(
-        sums where the two means along the row belong.
-    mean_g = g.mean( => mean_g = g.sum(
-        the first mean is a sum.
-    axis = -1 => axis = 0
-        the two means are taken over the sequences (axis 0), not along each row.
-    axis = -1 => axis = 1
-        the two means are taken over the tokens (axis 1), not along each row.
-    axis = -1 => axis = None
-        the two means are taken over the whole array, where each row has its own.
-    rstd * (g - mean_g => (rstd * g - mean_g
-        rstd multiplies the first term only; it belongs to all three.
+    .mean( => .sum(  # sums where the two means along the row belong.
+    mean_g = g.mean( => mean_g = g.sum(  # the first mean is a sum.
+    axis = -1 => axis = 0  # the two means are those of the sequences (axis 0), not of each row.
+    axis = -1 => axis = 1  # the two means are taken over the tokens (axis 1), not along each row.
+    axis = -1 => axis = None  # the two means are those of the whole array, not of each row.
+    rstd * (g - mean_g => (rstd * g - mean_g  # rstd multiplies the first term only, not all three.
     (dy * x_hat).sum( => (g * x_hat).sum(
-    dy.sum( => g.sum(
-        summed from g = gamma * dy; gamma and beta come after x_hat, so sum dy.
-    (dy * x_hat).sum( => (dy * x_hat).mean(
-        the mean over the rows. The loss is a sum over rows: nothing divides.
+    dy.sum( => g.sum(  # summed from g = gamma * dy; gamma and beta come after x_hat, so sum dy.
+    (dy * x_hat).sum( => (dy * x_hat).mean(  # the mean over the rows, where they are added up.
 """)
 
 

@@ -50,8 +50,7 @@ def shift_backward(dy):
     },
     edits("""
     / D =>  # the 1/D of the mean is missing.
-    np.repeat(dm, D, axis=-1) => dm
-        each x gets its share, but dx must have the shape of x: D entries a row.
+    np.repeat(dm, D, axis=-1) => dm  # dx must have the shape of x: D entries a row.
     / D => / dm.size  # divided by the number of rows; each mean is over the D entries of a row.
     """),
 )

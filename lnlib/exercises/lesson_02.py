@@ -15,10 +15,8 @@ from .edits import edits
         | {"eps = 0.1": (*layers(3, 4, 2)["another shape"][1:4], 0.1)}
     ),
     edits("""
-    np.mean(xc**2, axis=-1 => x.var(ddof=1, axis=-1
-        the variance is divided by D - 1 (ddof = 1); the layer divides by D.
-    np.sqrt(var + eps) => (np.sqrt(var) + eps)
-        eps is added outside the root: sqrt(var) + eps, not sqrt(var + eps).
+    np.mean(xc**2, axis=-1 => x.var(ddof=1, axis=-1  # divided by D - 1 (ddof = 1); the layer has D.
+    np.sqrt(var + eps) => (np.sqrt(var) + eps)  # eps is outside the root: sqrt(var) + eps.
     var + eps => var  # eps is missing.
     var + eps => var + 1e-5  # eps is not the argument but fixed at 1e-5.
     np.sqrt(var + eps) => (var + eps)  # the root is missing: divided by the variance.
@@ -74,8 +72,7 @@ def backward_by_hand(dy, x_hat, rstd, gamma):
     (y - beta) / gamma => y  # y is taken for x_hat.
     (y - beta) => y  # x_hat is y / gamma here: beta is not subtracted.
     (y - beta) / gamma => y - beta  # x_hat is y - beta here: gamma is still in it.
-    (y - beta) / gamma => y / gamma - beta
-        x_hat is y / gamma - beta here: beta was added last, so take it off first.
+    (y - beta) / gamma => y / gamma - beta  # beta was added last, so take it off first.
     y - beta => y + beta  # x_hat is (y + beta) / gamma here: the sign of beta.
     / gamma => * gamma  # x_hat is (y - beta) * gamma here: divide by gamma.
     """,
@@ -107,8 +104,6 @@ def _by_lnlib(dy, x_hat, rstd, gamma):
     dz + dx => 2 * dz + dx  # the path past the layer is counted twice.
     dz + dx => dz + 2 * dx  # the path through the layer is counted twice.
     dz + dx => (dz + dx) / 2  # the two gradients are averaged; a value used twice gets the sum.
-    dz + dx, dgamma, dbeta => dz + dx, 2 * dgamma, 2 * dbeta
-        they come out twice: gamma and beta are used once.
     """),
 )
 def prenorm_backward(dz, cache):

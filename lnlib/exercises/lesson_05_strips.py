@@ -36,11 +36,9 @@ MUSEUM = museum(lambda x_hat, rstd, gamma, rows: LayerNormCache(x_hat, rstd, gam
         )
     },
     edits("""
+    len(dy), rows) => len(dy) - rows + 1, rows)  # the last strip is missing where it is shorter.
     len(dy), rows) => len(dy) - rows + 1, rows)
-        the last strip is missing where it is shorter than the others.
-    len(dy), rows) => len(dy) - rows + 1, rows)
-    np.empty_like => np.zeros_like
-        the last strip is missing where it is shorter than the others (its rows are zero).
+    np.empty_like => np.zeros_like  # the last, shorter strip is missing (its rows are zero).
     len(dy), rows) => rows, rows)  # the first strip only. Is return inside the loop?
     dgamma += => dgamma =
     dbeta += => dbeta =  # the sums of the last strip only. Each strip adds to what is there.
