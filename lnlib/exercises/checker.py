@@ -265,10 +265,6 @@ def _signature_trouble(function, right):
     expected = list(inspect.signature(right).parameters)
     try:
         signature = inspect.signature(function)
-        plain = [
-            p.replace(annotation=p.empty, default=p.empty) for p in signature.parameters.values()
-        ]
-        takes = inspect.Signature(plain)
     except Exception:  # a callable without a signature: see what happens
         return None
     mine = list(signature.parameters)
@@ -278,7 +274,7 @@ def _signature_trouble(function, right):
         fits = False
     else:
         fits = mine == expected or set(mine) != set(expected)  # other names will do, in order
-    return None if fits else f"It must take ({', '.join(expected)}), and takes {takes}."
+    return None if fits else f"It must take ({', '.join(expected)}), and takes {signature}."
 
 
 def _text_of(error):

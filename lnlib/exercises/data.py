@@ -84,25 +84,6 @@ def museum(as_cache, outputs=slice(None)):
     return wrong | {text: slip(backward) for text, backward in functions_of(SLIPS, _backward)}
 
 
-def wrong_rstd(root, what, square):
-    """Return {diagnosis: rstd(square, eps)} for rstd = 1 / sqrt(square + eps).
-
-    Parameters
-    ----------
-    root, what, square : str
-        How the diagnoses name rstd's divisor, what is under its root, and that in a formula.
-    """
-    return {
-        f"eps is added outside the root: sqrt({square}) + eps, not sqrt({square} + eps).": (
-            lambda v, eps: 1 / (np.sqrt(v) + eps)
-        ),
-        "eps is missing.": lambda v, eps: 1 / np.sqrt(v),
-        "eps is not the argument but fixed at 1e-5.": lambda v, eps: 1 / np.sqrt(v + 1e-5),
-        f"the root is missing: divided by {what}.": lambda v, eps: 1 / (v + eps),
-        f"multiplied by the {root}, where x_hat is divided by it.": lambda v, eps: np.sqrt(v + eps),
-    }
-
-
 def dx_terms(dy, x_hat, rstd, gamma):
     """Return the terms of which dx, right or wrong, is usually a sum; see `Exercise.terms`."""
     g = gamma * dy  # (..., D)
