@@ -22,7 +22,6 @@ from .edits import edits
     - 1 / D => + 1 / D  # the term through the mean has the wrong sign.
     x_hat) / D => x_hat)  # the term through the variance is not divided by D.
     1 / D => 1  # the term through the mean is not divided by D.
-    - np.outer => - 2 * np.outer  # twice the term through the variance: the root's 1/2 is missing.
     np.outer(x_hat, x_hat) => x_hat @ x_hat  # a number; all products are needed: np.outer.
     rstd * =>  # rstd is missing.
     np.outer(x_hat, x_hat) => x_hat * x_hat  # a row of squares; all products are needed: np.outer.

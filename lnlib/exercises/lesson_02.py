@@ -22,7 +22,6 @@ from .edits import edits
     np.sqrt(var + eps) => (var + eps)  # the root is missing: divided by the variance.
     1 / np.sqrt => np.sqrt  # multiplied by the standard deviation, where x_hat is divided by it.
     x_hat, rstd => x_hat, 1 / rstd  # this is the standard deviation; rstd is its reciprocal.
-    x_hat, rstd => x_hat, var + eps  # this is var + eps; rstd is one over its root.
     x_hat, rstd => x_hat, var  # this is the variance; rstd is 1 / sqrt(var + eps).
     x_hat, rstd => gamma * x_hat, rstd  # gamma is in it already; x_hat is what gamma multiplies.
     np.mean(xc**2 => np.sum(xc**2  # the squares are summed and not divided by D.
@@ -34,7 +33,6 @@ from .edits import edits
     axis=-1 => axis=None  # one mean and variance for the whole array, where each row has its own.
     x_hat + beta => x_hat  # beta is missing.
     gamma * x_hat => x_hat  # gamma is missing.
-    gamma * x_hat + beta => x_hat  # gamma and beta are missing.
     gamma * x_hat + beta => gamma * (x_hat + beta)  # gamma multiplies beta as well: it must not.
     gamma * x_hat + beta => beta * x_hat + gamma  # gamma and beta have changed places.
     """),
@@ -102,7 +100,6 @@ def _by_lnlib(dy, x_hat, rstd, gamma):
     dz + dx => cache.gamma * dz + dx  # the path past the layer has no gamma in it.
     dz + dx => cache.rstd * dz + dx  # the path past the layer has no rstd in it.
     dz + dx => 2 * dz + dx  # the path past the layer is counted twice.
-    dz + dx => dz + 2 * dx  # the path through the layer is counted twice.
     dz + dx => (dz + dx) / 2  # the two gradients are averaged; a value used twice gets the sum.
     """),
 )

@@ -53,24 +53,18 @@ def _pairs():
     edits("""
     error <= rtol => not error > rtol  # a NaN passes: `nan > rtol` is False. Ask if it is small.
     np.max => np.nanmax  # a NaN is passed over, and no error is found; it must fail the check.
-    np.max(np.abs(measured)) => (np.max(np.abs(measured)) + 1e-8)
-        something is added to the yardstick, and small gradients that are wrong pass.
-    )) / np.max(np.abs(measured)) => ) / np.abs(measured))
-        element-wise: an entry that is 0 by coincidence fails a right gradient.
-    bool(error <= rtol) => np.allclose(computed, measured, rtol)
-        np.allclose is element-wise, and its atol of 1e-8 lets every small gradient pass.
+    np.abs(measured) => np.abs(measured) + 1e-8  # something added lets small wrong gradients pass.
+    )) / np.max(np.abs(measured)) => ) / np.abs(measured))  # element-wise: one entry of 0 fails.
+    bool(error <= rtol) => np.allclose(computed, measured, rtol)  # np.allclose has an atol of 1e-8.
     np.abs(computed - measured) => computed - measured  # no abs: entries that are too small pass.
     np.abs(measured) => measured  # no abs: the largest |measured| may be a negative entry.
     np.abs(measured) => np.abs(computed)  # relative to the computed gradient, which is on trial.
-    np.max(np.abs(measured)) => (np.max(np.abs(measured)) + np.max(np.abs(computed)))
-        relative to the sum of both: a gradient that is far too large passes.
     / np.max(np.abs(measured)) =>  # not divided by anything: it depends on the unit of x.
     np.max => np.linalg.norm
     np.abs(computed - measured) => (computed - measured).ravel()
     np.abs(measured) => measured.ravel()  # a mean or a sum of squares dilutes one wrong entry.
     <= rtol => <= 1e-8  # rtol is not used.
     <= => >=  # True where the error is large; it should be True where it is small.
-    <= => >  # True where the error is large; it should be True where it is small.
     <= => <  # an error of exactly rtol must pass: "at most" is <=.
     """),
     rtol=0,
@@ -101,12 +95,9 @@ def _curved(seed, *shape, centre=0.0):
         "x near 1e8, where the step taken is not 2h": (*_curved(35, 3, 4, centre=1e8), 1e-6),
     },
     edits("""
-    f(minus)) / (plus[index] - minus[index]) => f(x)) / h
-        a forward difference; take the central one.
+    f(minus)) / (plus[index] - minus[index]) => f(x)) / h  # forward, where a central one is asked.
     f(minus)) / (plus[index] - minus[index]) => f(x)) / (plus[index] - x[index])
         a forward difference, divided by its step; the central one steps to both sides.
-    (f(plus) - f(minus)) / (plus[index] - minus[index]) => (f(x) - f(minus)) / h
-        a backward difference, f(x) - f(x - h); the central one steps to both sides.
     (plus[index] - minus[index]) => h  # divided by h: from x - h to x + h it is two steps.
     (plus[index] - minus[index]) => (2 * h)  # divided by 2h; near 1e8 the step taken is another.
     += h => += h / 2
@@ -114,7 +105,6 @@ def _curved(seed, *shape, centre=0.0):
     x.copy(), x.copy() => (x.copy(),) * 2  # no step is taken: both are the same array. Make two.
     / (plus[index] - minus[index]) => / (plus[index] - minus[index]); return gradient
         only the first entry is there: is the return inside the loop?
-    f(plus) - f(minus) => f(plus) + f(minus)  # the sum of f(x + h) and f(x - h), not their change.
     [index] += h => [...] += h
     [index] -= h => [...] -= h  # all entries move at once. Move them one at a time.
     np.ndindex(x.shape) => range(len(x))  # all of x[i] moves at once; np.ndindex(x.shape) goes on.
@@ -196,13 +186,10 @@ def complex_gradient(f, x):
     / np.mean(gamma**2) =>  # along gamma, but not as far as the plane: divide by mean(gamma**2).
     np.mean(gamma**2) => np.mean(gamma) ** 2  # the square of the mean; take that of the squares.
     np.mean(gamma**2) => np.sum(gamma**2)  # a mean above and a sum below: D is left over.
-    np.mean(gamma * dy => np.sum(gamma * dy  # a sum above and a mean below: D times too far.
     gamma**2 => gamma  # divided by mean(gamma), where mean(gamma**2) belongs.
     dy - c => dy + c  # the sign: this goes away from the plane.
     , axis=-1, keepdims=True =>  # one condition for the whole array; it must hold in every row.
     return dy - c => return c  # this is what to take away from dy.
-    dy - c * gamma => gamma * dy - c * np.mean(gamma**2)  # this is g less its mean, not dy.
-    dy - c * gamma => gamma * (dy - c * gamma)  # this is gamma * dy; the exercise asks for dy.
     """),
 )
 def blind_dy(dy, gamma):

@@ -69,11 +69,9 @@ def _one_pass(function):
     _offsets,
     edits("""
     x - x[..., :1] => x  # nothing is shifted: the naive formula; at an offset all digits cancel.
-    return np => return np.var(x, axis=-1); np
-        two-pass, without a shift: at an offset the mean's own rounding enters squared.
+    return np => return np.var(x, axis=-1); np  # two-pass: at an offset the mean's rounding shows.
     - np.mean(d, axis=-1) ** 2 =>  # subtract the square of the mean: these are squared distances.
-    np.mean(d, axis=-1) ** 2 => np.mean(x, axis=-1) ** 2
-        that is the mean of x; take the shifted x.
+    np.mean(d, => np.mean(x,  # that is the mean of x; take the shifted x.
     d * d => x * x  # the squares are those of x; take those of the shifted x.
     ) ** 2 => )  # the second mean is not squared.
     return np => return np.var(d, axis=-1, ddof=1); np  # divided by D - 1; the layer divides by D.
@@ -122,14 +120,12 @@ def _parts():
     + delta**2 * n_a * n_b / n =>  # the means differ: a term with (mean_b - mean_a)**2 is missing.
     delta**2 * n_a * n_b / n => delta**2  # (mean_b - mean_a)**2 has no weight: every entry moves.
     n_a * n_b / n => n_a * n_b  # the weight of (mean_b - mean_a)**2 is not divided by n.
-    n_a * n_b / n => n_a * n_b / n**2  # this belongs to an average of squares; m2 is a sum.
     n_a * n_b / n => n_a / n  # Welford's step for one new entry: n_b new ones count n_b times.
     delta**2 * n_a * n_b / n => n_b * (mean_b - mean) ** 2  # part a moves to the common mean, too.
     delta**2 => delta  # mean_b - mean_a is not squared.
     + delta**2 => - delta**2  # the term with the means has the wrong sign: it adds squares.
     m2_a + m2_b => n_a * m2_a + n_b * m2_b  # m2_a and m2_b are no variances; they are sums.
-    m2_a + m2_b + delta => m2_a / n + m2_b / n + 1 / n * delta
-        divided by n: that is the variance.
+    m2_a + m2_b + delta => m2_a / n + m2_b / n + 1 / n * delta  # divided by n: the variance.
     delta**2 * n_a * n_b / n => n_a * mean_a**2 + n_b * mean_b**2 - n * mean**2
         squares of the means are subtracted: near 1e7 the digits cancel. Square the difference.
     """),
@@ -201,7 +197,6 @@ def _adds_up_in_dtype(function):
     excess = (t => excess += (t  # the losses are added up and made good: count each of them once.
     total = t => return t  # only the first row: is the return inside the loop?
     in values => in values[:-1]  # the last row is missing.
-    in values => in values[1:]  # the first row is missing.
     total = t => y = y
     return total => return t  # only the last row: the new total is never kept (total = t).
     np.zeros_like(values[0]) => values[0].copy()  # the first row is counted twice.

@@ -101,7 +101,6 @@ def seconds_at_least(flops, nbytes, bandwidth, arithmetic):
     // (D + 1) => // D + 1  # n // D + 1 is (n // D) + 1: parentheses.
     // 3 => // 2  # the mean takes two numbers per token, and rstd is the third.
     // 3 => // 1  # three numbers per token, not one.
-    // 3 => // (D + 3)  # x is in it, which somebody else keeps here.
     (layers * itemsize) => itemsize  # for one layer; all of them must fit.
     (layers * itemsize) => layers  # memory is in bytes, and each number takes itemsize of them.
     * itemsize => * 4  # 4 bytes for every number; itemsize says how many.

@@ -22,19 +22,12 @@ from .kernels import launch, source_of
     thread, D // width, threads => thread * n, min(D // width, thread * n + n)
         one chunk for each thread: neighbours read far apart (uncoalesced, slow).
     return [ => return [*range(thread, D, threads)]; [  # a thread loads width neighbours at a time.
-    return [ => return list(vectors); [
-        the numbers of the vectors; vector i begins at column i * width.
+    return [ => return list(vectors); [  # the numbers of the vectors; vector i begins at i * width.
     range(width)] => [0]]  # the first column of each vector alone; it has width of them.
     D // width, threads) => D // width, 8)  # steps of 8, as in the picture; take `threads`.
-    vector * width + j for vector in vectors => i + j for i in range(thread, D, threads * width)
-        thread t begins at column t, so that the vectors of neighbours overlap.
-    vector * width + j for vector in vectors => i + j for i in range(thread * width, D, threads)
-        steps of threads columns; all threads together load threads * width.
     range(thread, D // width, threads) => [thread]  # only the first vector; thread t owns more.
     D // width => D  # vectors are counted up to D; a row has D // width of them.
     D // width => -(-D // (width * threads)) * threads  # past the row's end: padding is not loaded.
-    for vector in vectors for j in range(width) => for j in range(width) for vector in vectors
-        the right columns in another order: all of one vector come first.
     """),
 )
 def columns_of(thread, threads, width, D):
@@ -95,7 +88,7 @@ def _lanes(values, *steps, partner=np.bitwise_xor, send_first=False):
     edits("""
     , 16) => )  # a step is missing: each half of the warp has a sum of its own. 16 joins them.
     1, 2, => 2,  # a step is missing: without bits = 1 even lanes hear of even ones only.
-    16) => 16, 32)  # every sum is doubled. Does bits go up to 32? That lane is its own.
+    16) => 16, 32)  # every sum is doubled. Does bits go up to 32? There is no such lane.
     1, 2, 4, 8, 16 => *range(1, 32)  # bits goes up by one, where it must double: 1, 2, 4, 8, 16.
     16) => 16, send_first=True)  # each step must send the sum so far, not its first value.
     1, 2, 4, 8, 16 => 16, 8, 4, 2, 1, partner=np.add  # lane 0 alone has the sums (down from 16).

@@ -43,8 +43,7 @@ def _in_float64(x, gamma, eps):
     max(axis=-1, => max(  # one scale for all rows. The small ones vanish: each row needs its own.
     np.abs(x).max => x.max  # the largest x; the largest |x| is negative here.
     .max( => .min(  # the smallest |x| of each row: divided by that, the largest one overflows.
-    np.abs(x).max(axis=-1, keepdims=True) => np.abs(x[:, :1])
-        the first entry need not be largest.
+    np.abs(x).max(axis=-1, keepdims=True) => np.abs(x[:, :1])  # the first is not the largest.
     + eps / s / s => + eps  # eps is not scaled with the row: it must be divided by s squared.
     + eps / s / s => + eps / s  # eps is divided by s; the squares shrink with s squared.
     / s / s => / s**2  # s**2 leaves the range: divide by s twice.

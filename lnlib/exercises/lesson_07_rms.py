@@ -30,7 +30,7 @@ def _rows(*shape):
     np.mean => np.sum  # a sum where the mean of x**2 belongs: not divided by D.
     keepdims=True) + eps) => keepdims=True)) + eps  # eps is added to rstd, not inside the root.
     1 / np.sqrt( => 1 / (np.sqrt(
-    keepdims=True) + eps) => keepdims=True)) + eps)  # eps is added outside the root: sqrt(ms) + eps
+    keepdims=True) + eps) => keepdims=True)) + eps)  # eps is outside the root: sqrt(ms) + eps.
     + eps) => )  # eps is missing.
     + eps) => + 1e-5)  # eps is not the argument but fixed at 1e-5.
     np.sqrt( => (  # the root is missing: divided by the mean of the squares.
@@ -68,9 +68,7 @@ def _one_row():
     rstd * =>  # rstd is missing in front.
     rstd * => rstd**2 *  # rstd squared: it enters once, x_hat has another in it already.
     np.outer => rstd**2 * np.outer  # rstd**3 goes with x; x_hat has two of them in it already.
-    np.outer => 0.5 * np.outer  # half the route through rstd: the square's 2 is missing.
     rstd * (np.eye(D) - => (np.eye(D) - rstd *  # rstd is missing in the straight route.
-    rstd * (np.eye => (rstd * np.eye  # rstd is missing in the route through rstd.
     np.eye(D) => 1  # 1 stands in every entry; the straight route is the identity matrix, np.eye(D).
     np.outer(x_hat, x_hat) => x_hat * x_hat  # one row; all products are needed: np.outer.
     np.outer(x_hat, x_hat) => x_hat @ x_hat  # one number; all products are needed: np.outer.
