@@ -24,13 +24,8 @@ from .edits import functions_of
 _ONE_AT_A_TIME = threading.RLock()  # warnings and patches are those of the whole process
 EXERCISES = {}  # name of the function -> Exercise; the files lesson_00 to lesson_07 fill it
 
-_WRAP = textwrap.TextWrapper(
-    92,
-    initial_indent="  ",
-    subsequent_indent="    ",
-    break_long_words=False,
-    break_on_hyphens=False,
-)
+_WRAP = textwrap.TextWrapper(92, initial_indent="  ", subsequent_indent="    ")
+_WRAP.break_long_words = _WRAP.break_on_hyphens = False
 
 
 class Exercise(NamedTuple):

@@ -46,10 +46,8 @@ class Stopped(BadResult):
 
 def code_of(text):
     """Return CUDA source with nothing in its comments and strings, line by line the same."""
-    comment_or_string = r"//[^\n]*|/\*.*?\*/|\"(?:\\.|[^\"\\\n])*\"|'(?:\\.|[^'\\\n])*'"
-    return re.sub(
-        comment_or_string, lambda found: "\n" * found[0].count("\n") or " ", text, flags=re.S
-    )
+    ends = r"//[^\n]*|/\*.*?\*/|\"(?:\\.|[^\"\\\n])*\"|'(?:\\.|[^'\\\n])*'"
+    return re.sub(ends, lambda found: "\n" * found[0].count("\n") or " ", text, flags=re.S)
 
 
 def source_of(text, name):

@@ -96,17 +96,13 @@ def _parts():
         rows = offset + np.random.default_rng(seed).standard_normal((4, n_a + n_b))
         rows[:, n_a:] += np.array([[0.5], [-0.8], [1.1], [2.0]])  # the means differ
         parts = rows[:, :n_a], rows[:, n_a:]
-        return tuple(
-            v for p in parts for v in (p.shape[1], p.mean(axis=-1), p.var(axis=-1) * p.shape[1])
-        )
+        return tuple(v for p in parts for v in (len(p.T), p.mean(1), p.var(1) * len(p.T)))
 
     return {
         "parts of 5 and 11 entries": split(44, 5, 11),
         "parts of 12 and 3 entries": split(45, 12, 3),
         "a part of 9 and a single new entry": split(46, 9, 1),
-        "means near 1e7, where squares of means cancel (square their difference)": split(
-            47, 6, 10, offset=1e7
-        ),
+        "means near 1e7, where squares of means cancel": split(47, 6, 10, offset=1e7),
     }
 
 

@@ -47,9 +47,7 @@ MUSEUM = museum(lambda x_hat, rstd, gamma, rows: LayerNormCache(x_hat, rstd, gam
     return dx, dgamma, dbeta => return dx, *(a / -(-len(dy) // rows) for a in (dgamma, dbeta))
         the sums of the strips are averaged; they are parts of one sum.
     """)
-    | {
-        text: mistake for text, mistake in MUSEUM.items() if "(axis" not in text
-    },  # (N, D) has no other
+    | {words: f for words, f in MUSEUM.items() if "(axis" not in words},  # (N, D) has no other
     judge=_strips_are_used,
 )
 def backward_by_strips(dy, x_hat, rstd, gamma, rows):
