@@ -115,6 +115,7 @@ def test_other_right_kernels(name, changes):
     [
         (NORMALISE, "xc * xc", "xc ** 2", "line 11, const float var = sum_of_lanes(xc ** 2) / 32;"),
         (NORMALISE, "0xffffffff, value", "value, 0xffffffff", "with the mask first"),
+        (NORMALISE, "value, bits);", "value, bits;", "with 7 ( and 6 ): one is missing"),
         (NORMALISE, "__device__ float sum", "float sum", "sum_of_lanes has no __device__ in front"),
         (
             NORMALISE,

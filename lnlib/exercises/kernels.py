@@ -81,11 +81,19 @@ def source_of(text, name):
     code = code_of(text)
     if not re.search(rf"\b{name}\s*\(", code):
         raise BadResult(f"returns a text without the function {name}")
-    if trouble := _heads(code):
+    if trouble := _parentheses(code) or _heads(code):
         raise BadResult(f"returns a text {trouble}")
     if not emulator.available():
         raise NotChecked(emulator.status())
     return text
+
+
+def _parentheses(code):
+    """Say which are not closed, or None; with #if an opening one may stand in both branches."""
+    for left, right in () if re.search(r"^\s*#\s*if", code, re.M) else ("{}", "()", "[]"):
+        opened, closed = code.count(left), code.count(right)
+        if opened != closed:
+            return f"with {opened} {left} and {closed} {right}: one is missing or too many"
 
 
 def _heads(code):

@@ -16,8 +16,7 @@ from .edits import edits
     gamma[:, None] * J => gamma * J  # gamma_i belongs to y_i, to the rows; here it is on columns.
     - 1 / D - => -  # the term through the mean is missing.
     - np.outer(x_hat, x_hat) / D =>  # the term through the variance is missing.
-    - 1 / D - np.outer(x_hat, x_hat) / D =>
-        only the straight route: mean and variance are missing.
+    - 1 / D - np.outer(x_hat, x_hat) / D =>  # the mean and the variance depend on x, too.
     - np.outer => + np.outer  # the term through the variance has the wrong sign.
     - 1 / D => + 1 / D  # the term through the mean has the wrong sign.
     x_hat) / D => x_hat)  # the term through the variance is not divided by D.

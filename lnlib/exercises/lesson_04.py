@@ -259,8 +259,7 @@ def _in_float64(x):
     np.ldexp(x, -exponent) => x / np.abs(x).max()  # one scale for all rows; each needs its own.
     max(axis=-1, keepdims=True) => max()  # one scale for the whole array; each row needs its own.
     np.abs(x).max => x.max  # scaled by the largest entry; the largest in size may be negative.
-    np.abs(x).max(axis=-1, keepdims=True) => x[..., :1]
-        the first entry may be 0; take the largest.
+    np.abs(x).max(axis=-1, keepdims=True) => x[..., :1]  # the first may be 0; take the largest.
     -exponent => exponent  # multiplied by the power of two, where the row must be divided by it.
     return xc => return np.ldexp(1.0, exponent) * xc  # the scale is put back; x_hat has none.
     np.mean(xc * xc => 1e-5 + np.mean(xc * xc  # 1e-5 is added to the variance; here eps is 0.

@@ -56,11 +56,9 @@ def cost_of_one_pass(N, D, itemsize):
         ),
     },
     edits("""
-    np.maximum(for_memory, for_arithmetic) => for_memory + for_arithmetic
-        the two times are added; but memory and arithmetic work at the same time.
+    seconds = => seconds = for_memory + for_arithmetic;  # the sum; but both work at the same time.
     np.maximum => np.minimum  # the shorter of the two times; the longer one decides.
-    np.maximum(for_memory, for_arithmetic) => for_memory
-        memory's time; arithmetic's may be longer.
+    seconds = => seconds = for_memory;  # the time of memory, even where arithmetic's is longer.
     np.maximum(for_memory, for_arithmetic) => np.minimum(flops / nbytes * bandwidth, arithmetic)
         a rate, in FLOP per second: divide the FLOPs by it.
     nbytes / bandwidth => nbytes / arithmetic
@@ -92,8 +90,6 @@ def seconds_at_least(flops, nbytes, bandwidth, arithmetic):
     },
     edits("""
     ) - D => )  # gamma is missing: each layer keeps D numbers that do not depend on the tokens.
-    memory // (layers * itemsize) - D => (memory - D * itemsize) // (layers * itemsize)
-        gamma is taken off once; each layer keeps its own.
     ) - D => ) - D // layers  # gamma is taken off once; each layer keeps its own.
     (D + 1) => D  # rstd is missing: x_hat comes with one number per token.
     (D + 1) => (D + 2)  # x_hat needs no mean: it comes with rstd alone.
