@@ -114,13 +114,8 @@ def test_other_right_kernels(name, changes):
     "name, old, new, words",
     [
         (NORMALISE, "xc * xc", "xc ** 2", "line 11, const float var = sum_of_lanes(xc ** 2) / 32;"),
-        (NORMALISE, "0xffffffff, value", "value, 0xffffffff", "the mask comes first"),
-        (
-            NORMALISE,
-            "value, bits);",
-            "value, bits;",
-            "with 7 ( and 6 ): one is missing or too many",
-        ),
+        (NORMALISE, "0xffffffff, value", "value, 0xffffffff", "with the mask first"),
+        (NORMALISE, "value, bits);", "value, bits;", "with 7 ( and 6 ): one is missing"),
         (NORMALISE, "__device__ float sum", "float sum", "sum_of_lanes has no __device__ in front"),
         (
             NORMALISE,
@@ -135,7 +130,6 @@ def test_other_right_kernels(name, changes):
             "a text without the function normalise",
         ),
         (NORMALISE, "(int bits", "(bits", "line 3, for (bits = 1; bits < 32; bits *= 2): bits is "),
-        (SUM, "__syncthreads();  // the", "__syncthreads;  // the", "a call needs parentheses"),
         (ADD, "load<THREADS>(a,", "load(a,", "as in load<THREADS>(...)"),
     ],
 )
@@ -151,11 +145,11 @@ def test_what_does_not_compile_is_told_with_its_line(name, old, new, words):
         ("syncthreads();", "the barrier is called __syncthreads"),
         ("# variance", "begins with //"),
         ("a = 1;  # one", "begins with //"),
-        ("v += __shfl_xor_sync(v, 1);", "a shuffle takes the mask, what"),
-        ("v += __shfl_xor(v, 1);", "ends in _sync, and a mask comes first"),
-        ("return np.sqrt(v);", "the root in CUDA is sqrtf"),
-        ("if v > 0:", "parentheses after if and for"),
-        ("return None;", "Python's word"),
+        ("v += __shfl_xor_sync(v, 1);", "with the mask first"),
+        ("v += __shfl_xor(v, 1);", "a shuffle is __shfl_xor_sync("),
+        ("return np.sqrt(v);", "the root is sqrtf"),
+        ("if v > 0:", "if (...) has no colon"),
+        ("return None;", "this is Python"),
     ],
 )
 def test_lines_that_are_never_right(line, words):
@@ -194,7 +188,6 @@ def test_lines_that_are_never_right(line, words):
             "cannot assign to variable 'xc' with const-qualified type 'const float'",
             "it is const",
         ),
-        ("redeclaration of ‘const float xc’", "redefinition of 'xc'", "declared twice"),
         (
             "no matching function for call to ‘load(const Vector<4>*&, long long int&)’",
             "no matching function for call to 'load'",
@@ -203,12 +196,7 @@ def test_lines_that_are_never_right(line, words):
         (
             "no match for ‘operator+=’ (operand types are ‘Vector<4>’ and ‘Vector<4>’)",
             "no viable overloaded '+='",
-            "but their entries can",
-        ),
-        (
-            "invalid operands of types ‘float’ and ‘int’ to binary ‘operator^’",
-            "invalid operands to binary expression ('float' and 'int')",
-            "^ is no power",
+            "a vector is no number",
         ),
     ],
 )

@@ -24,13 +24,8 @@ from .edits import functions_of
 _ONE_AT_A_TIME = threading.RLock()  # warnings and patches are those of the whole process
 EXERCISES = {}  # name of the function -> Exercise; the files lesson_00 to lesson_07 fill it
 
-_WRAP = textwrap.TextWrapper(
-    92,
-    initial_indent="  ",
-    subsequent_indent="    ",
-    break_long_words=False,
-    break_on_hyphens=False,
-)
+_WRAP = textwrap.TextWrapper(92, initial_indent="  ", subsequent_indent="    ")
+_WRAP.break_long_words = _WRAP.break_on_hyphens = False
 
 
 class Exercise(NamedTuple):
@@ -265,10 +260,6 @@ def _signature_trouble(function, right):
     expected = list(inspect.signature(right).parameters)
     try:
         signature = inspect.signature(function)
-        plain = [
-            p.replace(annotation=p.empty, default=p.empty) for p in signature.parameters.values()
-        ]
-        takes = inspect.Signature(plain)
     except Exception:  # a callable without a signature: see what happens
         return None
     mine = list(signature.parameters)
@@ -278,7 +269,7 @@ def _signature_trouble(function, right):
         fits = False
     else:
         fits = mine == expected or set(mine) != set(expected)  # other names will do, in order
-    return None if fits else f"It must take ({', '.join(expected)}), and takes {takes}."
+    return None if fits else f"It must take ({', '.join(expected)}), and takes {signature}."
 
 
 def _text_of(error):

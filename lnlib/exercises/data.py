@@ -51,23 +51,15 @@ def _backward(dy, x_hat, rstd, gamma):
 
 
 SLIPS = edits("""
-    .mean( => .sum(
-        sums where the two means along the row belong.
-    mean_g = g.mean( => mean_g = g.sum(
-        the first mean is a sum.
-    axis = -1 => axis = 0
-        the two means are taken over the sequences (axis 0), not along each row.
-    axis = -1 => axis = 1
-        the two means are taken over the tokens (axis 1), not along each row.
-    axis = -1 => axis = None
-        the two means are taken over the whole array, where each row has its own.
-    rstd * (g - mean_g => (rstd * g - mean_g
-        rstd multiplies the first term only; it belongs to all three.
+    .mean( => .sum(  # sums where the two means along the row belong.
+    mean_g = g.mean( => mean_g = g.sum(  # the first mean is a sum.
+    axis = -1 => axis = 0  # the two means are those of the sequences (axis 0), not of each row.
+    axis = -1 => axis = 1  # the two means are taken over the tokens (axis 1), not along each row.
+    axis = -1 => axis = None  # the two means are those of the whole array, not of each row.
+    rstd * (g - mean_g => (rstd * g - mean_g  # rstd multiplies the first term only, not all three.
     (dy * x_hat).sum( => (g * x_hat).sum(
-    dy.sum( => g.sum(
-        summed from g = gamma * dy; gamma and beta come after x_hat, so sum dy.
-    (dy * x_hat).sum( => (dy * x_hat).mean(
-        the mean over the rows. The loss is a sum over rows: nothing divides.
+    dy.sum( => g.sum(  # summed from g = gamma * dy; gamma and beta come after x_hat, so sum dy.
+    (dy * x_hat).sum( => (dy * x_hat).mean(  # the mean over the rows, where they are added up.
 """)
 
 
@@ -90,25 +82,6 @@ def museum(as_cache, outputs=slice(None)):
 
     wrong = {f"{bug.name}. Forgotten: {bug.forgets}.": mistake(bug.backward) for bug in BUGS}
     return wrong | {text: slip(backward) for text, backward in functions_of(SLIPS, _backward)}
-
-
-def wrong_rstd(root, what, square):
-    """Return {diagnosis: rstd(square, eps)} for rstd = 1 / sqrt(square + eps).
-
-    Parameters
-    ----------
-    root, what, square : str
-        How the diagnoses name rstd's divisor, what is under its root, and that in a formula.
-    """
-    return {
-        f"eps is added outside the root: sqrt({square}) + eps, not sqrt({square} + eps).": (
-            lambda v, eps: 1 / (np.sqrt(v) + eps)
-        ),
-        "eps is missing.": lambda v, eps: 1 / np.sqrt(v),
-        "eps is not the argument but fixed at 1e-5.": lambda v, eps: 1 / np.sqrt(v + 1e-5),
-        f"the root is missing: divided by {what}.": lambda v, eps: 1 / (v + eps),
-        f"multiplied by the {root}, where x_hat is divided by it.": lambda v, eps: np.sqrt(v + eps),
-    }
 
 
 def dx_terms(dy, x_hat, rstd, gamma):

@@ -14,43 +14,28 @@ UNWRITTEN = 0x7FC0DEAD  # the bits of a NaN that no arithmetic gives
 
 LINES = {  # never right, wherever it stands -> what is wrong with it
     r"\b(?!__syncthreads\b)_*sync_?threads?\b": "the barrier is called __syncthreads",
-    r"__sync(threads|warp)\s*;": "a call needs parentheses, also if nothing stands in them",
     r"[\w)\]]\s*\*\*\s*[\d(]": "C++ has no **, a square is c * c",
     r"(^|[;{}])\s*#(?!\s*(define|undef|include|if|el|endif|pragma|error|warning|line))": (
         "a comment begins with //"
     ),
-    r"__shfl_\w*sync\s*\([^,()]*,\s*(0x[fF]+u?|~0u?)\b": (
-        "the mask comes first, then what the lane gives: __shfl_xor_sync(0xffffffff, value, bits)"
+    r"__shfl(_xor|_up|_down)?\s*\(|__shfl_\w*sync\s*\([^,()]*,([^,()]*\)|\s*(0x[fF]+|~0)u?\b)": (
+        "a shuffle is __shfl_xor_sync(0xffffffff, value, bits), with the mask first"
     ),
-    r"__shfl_\w*sync\s*\([^,()]*,[^,()]*\)": (
-        "a shuffle takes the mask, what the lane gives, and a number"
+    r"\b(np|math)\.|\b(elif|def|None|True|False)\b|\b(if|for|while)\b[^(]*:\s*$": (
+        "this is Python; in C++, if (...) has no colon, and the root is sqrtf"
     ),
-    r"__shfl(_xor|_up|_down)?\s*\(": "the name of a shuffle ends in _sync, and a mask comes first",
-    r"\b(np|math)\.": "this is Python's; the root in CUDA is sqrtf",
-    r"\b(if|for|while)\b[^(]*:\s*$": "C++ wants parentheses after if and for, and no colon",
-    r"\b(elif|def|None|True|False)\b": "this is Python's word, not C++'s",
 }
 MESSAGES = {  # of g++ or clang++ -> in other words; {} is the name that stands in it
     r"['‘](\w+)['’] was not declared|undeclared identifier '(\w+)'|arguments to ['‘](\w+)['’]": (
         "{0} is not declared: it is misspelt, or has no type in front of it"
     ),
     r"expected [^:]*['‘];['’]": "a semicolon is missing at the end",
-    r"no return|control reaches end|does not return a value": (
-        "a function with a result comes to its end without return"
-    ),
     r"read-only|const-qualified": "it is const, and cannot be changed",
-    r"redeclaration|redefinition|conflicting declaration": "it is declared twice",
     r"no matching function for call to ['‘](\w+)": (
-        "{0} does not take these arguments: one is wrong or missing, or THREADS, as in "
-        "{0}<THREADS>(...)"
+        "{0} does not take these arguments, or misses THREADS, as in {0}<THREADS>(...)"
     ),
-    r"operator\^|invalid operands.*\|.*\^": "^ is no power in C++, a square is c * c",
-    r"(no match for|invalid operands).*Vector|no viable overloaded": (
-        "vectors cannot be added or multiplied, but their entries can, .at[j]"
-    ),
-    r"(cannot convert|no viable conversion|conversion from).*Vector": (
-        "a vector stands where a number belongs, or a number where a vector does: "
-        ".at[j] is one number of it"
+    r"(no match|invalid operands|cannot convert|no viable|conversion).*(Vector|overloaded)": (
+        "a vector is no number: .at[j] is one number of it"
     ),
 }
 
@@ -61,10 +46,8 @@ class Stopped(BadResult):
 
 def code_of(text):
     """Return CUDA source with nothing in its comments and strings, line by line the same."""
-    comment_or_string = r"//[^\n]*|/\*.*?\*/|\"(?:\\.|[^\"\\\n])*\"|'(?:\\.|[^'\\\n])*'"
-    return re.sub(
-        comment_or_string, lambda found: "\n" * found[0].count("\n") or " ", text, flags=re.S
-    )
+    ends = r"//[^\n]*|/\*.*?\*/|\"(?:\\.|[^\"\\\n])*\"|'(?:\\.|[^'\\\n])*'"
+    return re.sub(ends, lambda found: "\n" * found[0].count("\n") or " ", text, flags=re.S)
 
 
 def source_of(text, name):
@@ -106,16 +89,11 @@ def source_of(text, name):
 
 
 def _parentheses(code):
-    """Say which are not closed, or None."""
-    if re.search(r"^\s*#\s*if", code, re.M):  # an opening one may stand in both branches
-        return None
-    for left, right in ("{}", "()", "[]"):
-        if code.count(left) != code.count(right):
-            lines = code.splitlines()
-            odd = [k for k, line in enumerate(lines) if line.count(left) != line.count(right)]
-            where = f" (line {odd[0] + 1}: {lines[odd[0]].strip()})" if len(odd) == 1 else ""
-            count = f"{code.count(left)} {left} and {code.count(right)} {right}"
-            return f"with {count}: one is missing or too many{where}"
+    """Say which are not closed, or None; with #if an opening one may stand in both branches."""
+    for left, right in () if re.search(r"^\s*#\s*if", code, re.M) else ("{}", "()", "[]"):
+        opened, closed = code.count(left), code.count(right)
+        if opened != closed:
+            return f"with {opened} {left} and {closed} {right}: one is missing or too many"
 
 
 def _heads(code):

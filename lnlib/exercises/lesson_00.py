@@ -44,14 +44,10 @@ def shift_backward(dy):
 
 @exercise(
     "dx",
-    lambda: {
-        "D = 5": (layer(3, 2, 3, 1).dy, 5),
-        "D = 7": (layer(4, 4, 2, 1).dy, 7),
-    },
+    lambda: {"D = 5": (layer(3, 2, 3, 1).dy, 5), "D = 7": (layer(4, 4, 2, 1).dy, 7)},
     edits("""
     / D =>  # the 1/D of the mean is missing.
-    np.repeat(dm, D, axis=-1) => dm
-        each x gets its share, but dx must have the shape of x: D entries a row.
+    np.repeat(dm, D, axis=-1) => dm  # dx must have the shape of x: D entries a row.
     / D => / dm.size  # divided by the number of rows; each mean is over the D entries of a row.
     """),
 )

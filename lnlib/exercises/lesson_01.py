@@ -13,26 +13,17 @@ from .edits import edits
     lambda: {k: (a.cache.x_hat, a.cache.rstd, a.gamma) for k, a in layers(5).items()},
     edits("""
     gamma[:, None] * J => J  # gamma is missing.
-    gamma[:, None] * J => gamma * J
-        gamma stands on the columns (with j); y_i is gamma_i times x_hat_i, so it belongs to the
-        rows. This matrix is the transpose of the right one.
+    gamma[:, None] * J => gamma * J  # gamma_i belongs to y_i, to the rows; here it is on columns.
     - 1 / D - => -  # the term through the mean is missing.
     - np.outer(x_hat, x_hat) / D =>  # the term through the variance is missing.
-    - 1 / D - np.outer(x_hat, x_hat) / D =>
-        only the straight route is there: the mean and the variance depend on x too.
+    - 1 / D - np.outer(x_hat, x_hat) / D =>  # the mean and the variance depend on x, too.
     - np.outer => + np.outer  # the term through the variance has the wrong sign.
     - 1 / D => + 1 / D  # the term through the mean has the wrong sign.
     x_hat) / D => x_hat)  # the term through the variance is not divided by D.
     1 / D => 1  # the term through the mean is not divided by D.
-    - np.outer => - 2 * np.outer
-        twice the term through the variance: the 1/2 of the root is missing.
-    np.outer(x_hat, x_hat) => x_hat @ x_hat
-        x_hat @ x_hat is one number, the sum of squares; the term needs all products
-        x_hat_i x_hat_j: np.outer(x_hat, x_hat).
+    np.outer(x_hat, x_hat) => x_hat @ x_hat  # a number; all products are needed: np.outer.
     rstd * =>  # rstd is missing.
-    np.outer(x_hat, x_hat) => x_hat * x_hat
-        x_hat * x_hat is one row of squares; the term needs all products x_hat_i x_hat_j:
-        np.outer(x_hat, x_hat).
+    np.outer(x_hat, x_hat) => x_hat * x_hat  # a row of squares; all products are needed: np.outer.
     """),
 )
 def jacobian_of_y(x_hat, rstd, gamma):
@@ -49,14 +40,11 @@ def jacobian_of_y(x_hat, rstd, gamma):
     - dz.mean(axis=-1, keepdims=True) =>  # the route through the mean is missing.
     dz - => dz +  # the route through the mean has the wrong sign.
     dz.mean => dz.sum  # the sum of each row is subtracted where its mean belongs.
-    axis=-1 => axis=(0, 1)
-        the mean over the rows is subtracted (axes 0 and 1), not that of each row.
+    axis=-1 => axis=(0, 1)  # the mean over the rows (axes 0 and 1), not that of each row.
     axis=-1 => axis=0  # the mean over the sequences is subtracted (axis 0), not that of each row.
     axis=-1 => axis=1  # the mean over the tokens is subtracted (axis 1), not that of each row.
-    axis=-1, keepdims=True =>
-        one mean of the whole array is subtracted, where each row has its own.
-    .mean(axis=-1, keepdims=True) => / dz.shape[-1]
-        only dz_j / D is subtracted from dz_j, but every z_i moves when x_j does.
+    axis=-1, keepdims=True =>  # one mean of the whole array, where each row has its own.
+    .mean(axis=-1, keepdims=True) => / dz.shape[-1]  # every z_i moves with x_j, not z_j alone.
     """),
 )
 def centre_backward(dz):
@@ -99,22 +87,11 @@ def _unit_length_terms(dy, x):
         k: (a.dy, a.x * np.linspace(0.5, 2, a.x.shape[-1])) for k, a in layers(2, 3, 5).items()
     },
     edits("""
-    (dy - y * np.sum(dy * y, axis=-1, keepdims=True)) => dy
-        the length counts as constant; it depends on every x.
-    )) / length => ))  # 1/length is missing in front.
-    dy - y => dy + y  # the term through the length has the wrong sign: d(1/r) = -dr/r**2.
-    np.sum(dy * y => np.mean(dy * y  # a mean where the length has a sum: nothing here divides by D.
-    dy - y => dy - 2 * y
-        twice the term through the length: the 1/2 of the root's derivative is missing.
     y = x / length => y = x  # x stands where y = x / length belongs in the last term.
     dy * y => dy * x  # one of the two x in the last term is not divided by the length.
-    dy - y => dy - dy.mean(axis=-1, keepdims=True) - y
-        LayerNorm's mean term is there; nothing was centred here.
-    np.sum(x => np.mean(x
-        the length is the root of the sum of squares; this has the root of their mean.
+    np.sum(x => np.mean(x  # the root of the sum of squares is the length, not that of the mean.
     np.sum => np.mean  # this is right for x / root mean square; the length has a sum, not a mean.
-    , axis=-1, keepdims=True =>
-        one length and one sum of the whole array, where each row has its own.
+    , axis=-1, keepdims=True =>  # one length and one sum of the whole array, not of each row.
     """),
     terms={"dx": _unit_length_terms},
 )

@@ -15,16 +15,13 @@ from .edits import edits
         | {"eps = 0.1": (*layers(3, 4, 2)["another shape"][1:4], 0.1)}
     ),
     edits("""
-    np.mean(xc**2, axis=-1 => x.var(ddof=1, axis=-1
-        the variance is divided by D - 1 (ddof = 1); the layer divides by D.
-    np.sqrt(var + eps) => (np.sqrt(var) + eps)
-        eps is added outside the root: sqrt(var) + eps, not sqrt(var + eps).
+    np.mean(xc**2, axis=-1 => x.var(ddof=1, axis=-1  # divided by D - 1 (ddof = 1); the layer has D.
+    np.sqrt(var + eps) => (np.sqrt(var) + eps)  # eps is outside the root: sqrt(var) + eps.
     var + eps => var  # eps is missing.
     var + eps => var + 1e-5  # eps is not the argument but fixed at 1e-5.
     np.sqrt(var + eps) => (var + eps)  # the root is missing: divided by the variance.
     1 / np.sqrt => np.sqrt  # multiplied by the standard deviation, where x_hat is divided by it.
     x_hat, rstd => x_hat, 1 / rstd  # this is the standard deviation; rstd is its reciprocal.
-    x_hat, rstd => x_hat, var + eps  # this is var + eps; rstd is one over its root.
     x_hat, rstd => x_hat, var  # this is the variance; rstd is 1 / sqrt(var + eps).
     x_hat, rstd => gamma * x_hat, rstd  # gamma is in it already; x_hat is what gamma multiplies.
     np.mean(xc**2 => np.sum(xc**2  # the squares are summed and not divided by D.
@@ -36,7 +33,6 @@ from .edits import edits
     axis=-1 => axis=None  # one mean and variance for the whole array, where each row has its own.
     x_hat + beta => x_hat  # beta is missing.
     gamma * x_hat => x_hat  # gamma is missing.
-    gamma * x_hat + beta => x_hat  # gamma and beta are missing.
     gamma * x_hat + beta => gamma * (x_hat + beta)  # gamma multiplies beta as well: it must not.
     gamma * x_hat + beta => beta * x_hat + gamma  # gamma and beta have changed places.
     """),
@@ -74,8 +70,7 @@ def backward_by_hand(dy, x_hat, rstd, gamma):
     (y - beta) / gamma => y  # y is taken for x_hat.
     (y - beta) => y  # x_hat is y / gamma here: beta is not subtracted.
     (y - beta) / gamma => y - beta  # x_hat is y - beta here: gamma is still in it.
-    (y - beta) / gamma => y / gamma - beta
-        x_hat is y / gamma - beta here: beta was added last, so take it off first.
+    (y - beta) / gamma => y / gamma - beta  # beta was added last, so take it off first.
     y - beta => y + beta  # x_hat is (y + beta) / gamma here: the sign of beta.
     / gamma => * gamma  # x_hat is (y - beta) * gamma here: divide by gamma.
     """,
@@ -105,10 +100,7 @@ def _by_lnlib(dy, x_hat, rstd, gamma):
     dz + dx => cache.gamma * dz + dx  # the path past the layer has no gamma in it.
     dz + dx => cache.rstd * dz + dx  # the path past the layer has no rstd in it.
     dz + dx => 2 * dz + dx  # the path past the layer is counted twice.
-    dz + dx => dz + 2 * dx  # the path through the layer is counted twice.
     dz + dx => (dz + dx) / 2  # the two gradients are averaged; a value used twice gets the sum.
-    dz + dx, dgamma, dbeta => dz + dx, 2 * dgamma, 2 * dbeta
-        they come out twice: gamma and beta are used once.
     """),
 )
 def prenorm_backward(dz, cache):

@@ -68,24 +68,15 @@ def _one_pass(function):
     "variance",
     _offsets,
     edits("""
-    x - x[..., :1] => x
-        nothing is shifted: the naive formula, and at an offset all digits cancel.
-    np.mean(d * d, axis=-1) - np.mean(d, axis=-1) ** 2 => np.var(x, axis=-1)
-        two-pass, without a shift: at an offset the mean's own rounding enters squared.
-    - np.mean(d, axis=-1) ** 2 =>
-        the mean of the squared distances to the first entry. Subtract the square of their mean.
-    np.mean(d, axis=-1) ** 2 => np.mean(x, axis=-1) ** 2
-        the second mean is that of x; take it of the shifted x.
+    x - x[..., :1] => x  # nothing is shifted: the naive formula; at an offset all digits cancel.
+    return np => return np.var(x, axis=-1); np  # two-pass: at an offset the mean's rounding shows.
+    - np.mean(d, axis=-1) ** 2 =>  # subtract the square of the mean: these are squared distances.
+    np.mean(d, => np.mean(x,  # that is the mean of x; take the shifted x.
     d * d => x * x  # the squares are those of x; take those of the shifted x.
     ) ** 2 => )  # the second mean is not squared.
-    np.mean(d * d, axis=-1) => np.sum(d * d, axis=-1) / (d.shape[-1] - 1)
-        divided by D - 1; the layer divides by D.
-    np.mean(d * d, axis=-1) - np.mean(d, axis=-1) ** 2 => np.var(d, axis=-1, ddof=1)
-        divided by D - 1; the layer divides by D.
-    np.mean(d * d, axis=-1) - np.mean(d, axis=-1) ** 2 => np.std(d, axis=-1)
-        the standard deviation, not the variance.
-    x[..., :1] => x[:, :1]
-        shifted by the first row of each sequence; each row has its own first entry.
+    return np => return np.var(d, axis=-1, ddof=1); np  # divided by D - 1; the layer divides by D.
+    return np => return np.std(d, axis=-1); np  # the standard deviation, not the variance.
+    x[..., :1] => x[:, :1]  # shifted by the first row of each sequence, not by its own entry.
     x[..., :1] => x[0, 0, 0]  # one shift for all rows; each row has its own first entry.
     """),
     rtol=1e-4,
@@ -105,17 +96,13 @@ def _parts():
         rows = offset + np.random.default_rng(seed).standard_normal((4, n_a + n_b))
         rows[:, n_a:] += np.array([[0.5], [-0.8], [1.1], [2.0]])  # the means differ
         parts = rows[:, :n_a], rows[:, n_a:]
-        return tuple(
-            v for p in parts for v in (p.shape[1], p.mean(axis=-1), p.var(axis=-1) * p.shape[1])
-        )
+        return tuple(v for p in parts for v in (len(p.T), p.mean(1), p.var(1) * len(p.T)))
 
     return {
         "parts of 5 and 11 entries": split(44, 5, 11),
         "parts of 12 and 3 entries": split(45, 12, 3),
         "a part of 9 and a single new entry": split(46, 9, 1),
-        "means near 1e7, where squares of means cancel (square their difference)": split(
-            47, 6, 10, offset=1e7
-        ),
+        "means near 1e7, where squares of means cancel": split(47, 6, 10, offset=1e7),
     }
 
 
@@ -123,34 +110,20 @@ def _parts():
     "n mean m2",
     _parts,
     edits("""
-    mean_a + delta * n_b / n => (mean_a + mean_b) / 2
-        the two means count the same, though the parts have different lengths.
-    delta * n_b / n => delta * n_a / n
-        the weights have changed places: the longer part pulls harder.
-    mean_a + delta => mean_a - delta
-        the sign of the correction: from mean_a it goes towards mean_b.
-    + delta**2 * n_a * n_b / n =>
-        the means differ, which adds to the squares: a term with (mean_b - mean_a)**2 is missing,
-        or its square is.
-    delta**2 * n_a * n_b / n => delta**2
-        (mean_b - mean_a)**2 has no weight: every entry moves to the common mean.
-    n_a * n_b / n => n_a * n_b
-        the weight of (mean_b - mean_a)**2 is n_a n_b, not yet divided by n.
-    n_a * n_b / n => n_a * n_b / n**2
-        the term with (mean_b - mean_a)**2 is that of an average; m2 is a sum.
+    mean_a + delta * n_b / n => (mean_a + mean_b) / 2  # both means count the same; lengths differ.
+    delta * n_b / n => delta * n_a / n  # the weights have changed places: the longer pulls harder.
+    mean_a + delta => mean_a - delta  # the wrong sign: from mean_a it goes towards mean_b.
+    + delta**2 * n_a * n_b / n =>  # the means differ: a term with (mean_b - mean_a)**2 is missing.
+    delta**2 * n_a * n_b / n => delta**2  # (mean_b - mean_a)**2 has no weight: every entry moves.
+    n_a * n_b / n => n_a * n_b  # the weight of (mean_b - mean_a)**2 is not divided by n.
     n_a * n_b / n => n_a / n  # Welford's step for one new entry: n_b new ones count n_b times.
-    delta**2 * n_a * n_b / n => n_b * (mean_b - mean) ** 2
-        only part b moves to the common mean; part a does, too.
+    delta**2 * n_a * n_b / n => n_b * (mean_b - mean) ** 2  # part a moves to the common mean, too.
     delta**2 => delta  # mean_b - mean_a is not squared.
-    + delta**2 => - delta**2
-        the term with the means has the wrong sign: moving the mean adds squares.
-    m2_a + m2_b => n_a * m2_a + n_b * m2_b
-        m2_a and m2_b are taken for variances; they are sums already.
-    m2_a + m2_b + delta**2 * n_a * n_b / n => (m2_a + m2_b + delta**2 * n_a * n_b / n) / n
-        divided by n, which makes it the variance.
+    + delta**2 => - delta**2  # the term with the means has the wrong sign: it adds squares.
+    m2_a + m2_b => n_a * m2_a + n_b * m2_b  # m2_a and m2_b are no variances; they are sums.
+    m2_a + m2_b + delta => m2_a / n + m2_b / n + 1 / n * delta  # divided by n: the variance.
     delta**2 * n_a * n_b / n => n_a * mean_a**2 + n_b * mean_b**2 - n * mean**2
-        squares of the means are subtracted from one another: near 1e7 the digits cancel. Square
-        the difference.
+        squares of the means are subtracted: near 1e7 the digits cancel. Square the difference.
     """),
     rtol=1e-8,
     judge=_keeps_dtype(_parts),
@@ -212,20 +185,14 @@ def _adds_up_in_dtype(function):
         "800 small rows after large ones": (_after_large_rows(),),
     },
     edits("""
-    row - excess => row
-        the plain running sum: what an addition loses must be given to the next one. (If you do,
-        is it always 0? Then look at the parentheses.)
+    row - excess => row  # the plain running sum: give what is lost to the next addition. (If it is
+        always 0, look at the parentheses.)
     row - excess => row + excess  # the loss has the wrong sign: what was lost is lost twice.
-    - y => - row
-        the loss is measured against the row; what was to be added is the row with the last loss
-        made good.
-    excess = (t => total = t; excess = (t
-        the old total is needed after the addition, to find out what was lost.
-    excess = (t => excess += (t
-        the losses are added up, and made good at each step too: count each of them once.
+    - y => - row  # the loss is measured against the row; y is what should have been added.
+    excess = (t => total = t; excess = (t  # the old total is needed to find what was lost.
+    excess = (t => excess += (t  # the losses are added up and made good: count each of them once.
     total = t => return t  # only the first row: is the return inside the loop?
     in values => in values[:-1]  # the last row is missing.
-    in values => in values[1:]  # the first row is missing.
     total = t => y = y
     return total => return t  # only the last row: the new total is never kept (total = t).
     np.zeros_like(values[0]) => values[0].copy()  # the first row is counted twice.
@@ -283,28 +250,18 @@ def _in_float64(x):
     edits("""
     np.ldexp(x, -exponent) => x
     xc - xc.mean(axis=-1, keepdims=True) => xc  # the textbook's: neither scaled nor centred again.
-    np.ldexp(x, -exponent) => x
-        not scaled: squares leave the range. Divide each row by a power of two.
+    np.ldexp(x, -exponent) => x  # not scaled: squares leave the range. Divide by a power of two.
+    xc - xc.mean(axis=-1, keepdims=True) => xc  # centred once: the mean's rounding is still in it.
     xc - xc.mean(axis=-1, keepdims=True) => xc
-        centred once: what the rounding of the mean left over is still in every entry.
-    xc - xc.mean(axis=-1, keepdims=True) => xc
-    np.mean(xc * xc => np.var(xc
-        centred once; the variance is corrected for it, but x_hat is not.
+    np.mean(xc * xc => np.var(xc  # centred once; only the variance is corrected for it.
     np.ldexp(x, -exponent) => x / np.abs(x).max(axis=-1, keepdims=True)
-        divided by the largest entry itself: that rounds, and at an offset the digits are gone.
-        A power of two does not round.
-    np.ldexp(x, -exponent) => x / np.abs(x).max()
-        one scale for the whole array; each row needs its own.
+        divided by the largest entry itself: that rounds. A power of two does not.
+    np.ldexp(x, -exponent) => x / np.abs(x).max()  # one scale for all rows; each needs its own.
     max(axis=-1, keepdims=True) => max()  # one scale for the whole array; each row needs its own.
-    np.abs(x).max => x.max
-        scaled by the largest entry; the largest in size may be negative (np.abs).
-    np.abs(x).max(axis=-1, keepdims=True) => x[..., :1]
-        scaled by the first entry, which may be 0 or small; take the largest |x| of the row.
+    np.abs(x).max => x.max  # scaled by the largest entry; the largest in size may be negative.
+    np.abs(x).max(axis=-1, keepdims=True) => x[..., :1]  # the first may be 0; take the largest.
     -exponent => exponent  # multiplied by the power of two, where the row must be divided by it.
-    np.abs(x).max(axis=-1, keepdims=True) => x
-        every entry has a scale of its own; all entries of a row must share one.
-    return xc => return np.ldexp(1.0, exponent) * xc
-        the scale is put back at the end: x_hat does not have it.
+    return xc => return np.ldexp(1.0, exponent) * xc  # the scale is put back; x_hat has none.
     np.mean(xc * xc => 1e-5 + np.mean(xc * xc  # 1e-5 is added to the variance; here eps is 0.
     np.mean(xc * xc => np.var(xc, ddof=1  # divided by D - 1; the layer divides by D.
     """),

@@ -36,11 +36,9 @@ MUSEUM = museum(lambda x_hat, rstd, gamma, rows: LayerNormCache(x_hat, rstd, gam
         )
     },
     edits("""
+    len(dy), rows) => len(dy) - rows + 1, rows)  # the last strip is missing where it is shorter.
     len(dy), rows) => len(dy) - rows + 1, rows)
-        the last strip is missing where it is shorter than the others.
-    len(dy), rows) => len(dy) - rows + 1, rows)
-    np.empty_like => np.zeros_like
-        the last strip is missing where it is shorter than the others (its rows are zero).
+    np.empty_like => np.zeros_like  # the last, shorter strip is missing (its rows are zero).
     len(dy), rows) => rows, rows)  # the first strip only. Is return inside the loop?
     dgamma += => dgamma =
     dbeta += => dbeta =  # the sums of the last strip only. Each strip adds to what is there.
@@ -49,9 +47,7 @@ MUSEUM = museum(lambda x_hat, rstd, gamma, rows: LayerNormCache(x_hat, rstd, gam
     return dx, dgamma, dbeta => return dx, *(a / -(-len(dy) // rows) for a in (dgamma, dbeta))
         the sums of the strips are averaged; they are parts of one sum.
     """)
-    | {
-        text: mistake for text, mistake in MUSEUM.items() if "(axis" not in text
-    },  # (N, D) has no other
+    | {words: f for words, f in MUSEUM.items() if "(axis" not in words},  # (N, D) has no other
     judge=_strips_are_used,
 )
 def backward_by_strips(dy, x_hat, rstd, gamma, rows):

@@ -20,27 +20,14 @@ from .kernels import launch, source_of
     edits("""
     vectors = => n = -(-D // width // threads); vectors =
     thread, D // width, threads => thread * n, min(D // width, thread * n + n)
-        one chunk for each thread. Neighbouring threads would read far apart at the same moment:
-        uncoalesced, and slow.
-    [vector * width + j for vector in vectors for j in range(width)] => [*range(thread, D, threads)]
-        the vectors are forgotten: a thread loads width neighbours at a time.
-    [vector * width + j for vector in vectors for j in range(width)] => list(vectors)
-        the numbers of the vectors. Vector i holds the columns from i * width on.
-    + j for vector in vectors for j in range(width) => for vector in vectors
-        the first column of each vector alone; a vector has width of them.
-    D // width, threads) => D // width, 8)
-        steps of 8 vectors, as many as the picture has threads. Here are `threads` of them.
-    vector * width + j for vector in vectors => i + j for i in range(thread, D, threads * width)
-        thread t begins at column t, so that the vectors of neighbours overlap.
-    vector * width + j for vector in vectors => i + j for i in range(thread * width, D, threads)
-        steps of threads columns; all threads together load threads * width.
-    range(thread, D // width, threads) => [thread]
-        the first vector alone; thread t also owns t + threads, t + 2 * threads, ...
+        one chunk for each thread: neighbours read far apart (uncoalesced, slow).
+    return [ => return [*range(thread, D, threads)]; [  # a thread loads width neighbours at a time.
+    return [ => return list(vectors); [  # the numbers of the vectors; vector i begins at i * width.
+    range(width)] => [0]]  # the first column of each vector alone; it has width of them.
+    D // width, threads) => D // width, 8)  # steps of 8, as in the picture; take `threads`.
+    range(thread, D // width, threads) => [thread]  # only the first vector; thread t owns more.
     D // width => D  # vectors are counted up to D; a row has D // width of them.
-    D // width => -(-D // (width * threads)) * threads
-        past the end of the row: what has no column there is padding, and not loaded.
-    for vector in vectors for j in range(width) => for j in range(width) for vector in vectors
-        the right columns in another order: all of one vector come first.
+    D // width => -(-D // (width * threads)) * threads  # past the row's end: padding is not loaded.
     """),
 )
 def columns_of(thread, threads, width, D):
@@ -101,26 +88,19 @@ def _lanes(values, *steps, partner=np.bitwise_xor, send_first=False):
     edits("""
     , 16) => )  # a step is missing: each half of the warp has a sum of its own. 16 joins them.
     1, 2, => 2,  # a step is missing: without bits = 1 even lanes hear of even ones only.
-    16) => 16, 32)
-        every sum is doubled. Does bits go up to 32? A lane without a partner gets its own value.
+    16) => 16, 32)  # every sum is doubled. Does bits go up to 32? There is no such lane.
     1, 2, 4, 8, 16 => *range(1, 32)  # bits goes up by one, where it must double: 1, 2, 4, 8, 16.
-    16) => 16, send_first=True)
-        each step must send the sum so far; here it sends what the lane began with.
-    1, 2, 4, 8, 16 => 16, 8, 4, 2, 1, partner=np.add
-        lane 0 alone has the sums: __shfl_down_sync hands them down (from 16 to 1).
-    16) => 16, partner=np.add)
-        lane 0 alone has the sums: __shfl_down_sync hands them down (from 1 to 16).
+    16) => 16, send_first=True)  # each step must send the sum so far, not its first value.
+    1, 2, 4, 8, 16 => 16, 8, 4, 2, 1, partner=np.add  # lane 0 alone has the sums (down from 16).
+    16) => 16, partner=np.add)  # lane 0 alone has the sums: shuffles down hand them down.
     _lanes(xc * xc, 1, 2, 4, 8, 16) => xc * xc  # the squares are not added up over the lanes.
-    x - _lanes(x, 1, 2, 4, 8, 16) / 32 => x - _lanes(x, 1, 2, 4, 8, 16)
-        the sum is subtracted where the mean belongs: divide by 32.
-    var = _lanes(xc * xc, 1, 2, 4, 8, 16) / 32 => var = _lanes(xc * xc, 1, 2, 4, 8, 16)
-        the sum of the squares where their mean belongs: divide by 32.
+    xc = x - => xc = x - 32 *  # the sum is subtracted where the mean belongs: divide by 32.
+    var + EPS => 32 * var + EPS  # the sum of the squares where their mean belongs: divide by 32.
     + EPS =>  # eps is missing.
     np.sqrt(var + EPS) => (np.sqrt(var) + EPS)  # eps stands outside the root.
     np.sqrt =>  # the root is missing.
     return xc => return x  # the mean is not subtracted from what is divided.
-    _lanes(xc * xc => _lanes(x * x
-        the mean of the squares, not the variance: centre before you square.
+    _lanes(xc * xc => _lanes(x * x  # the mean of squares, not the variance: centre first.
     """),
     rtol=1e-4,
     prepare=_run_normalise,

@@ -23,13 +23,10 @@ def _blocks_are_used(function):
         "3 rows in blocks of 8": (layer(83, 3, 6).x, layer(83, 3, 6).gamma, 1e-5, 8),
     },
     edits("""
-    len(x), rows) => len(x) - rows + 1, rows)
-        the last rows are missing where the number of rows is no multiple of a block's.
+    len(x), rows) => len(x) - rows + 1, rows)  # the last, shorter block of rows is missing.
     range(0, len(x), rows) => [0]  # only the first block is there.
-    start + rows) => start + 1)
-        only one row of each block is there: a block ends at start + rows.
-    np.vecdot(x[block], x[block]) / x.shape[1] => np.mean(x[block] ** 2)
-        one mean square for a whole block, where each row has its own.
+    start + rows) => start + 1)  # only one row of each block: a block ends at start + rows.
+    ms = => ms = np.mean(x[block] ** 2);  # one mean square for a block; each row has its own.
     """),
     judge=_blocks_are_used,
 )

@@ -62,23 +62,15 @@ def _asks_the_report(function):
     "verdict",
     lambda: PAIRS,
     edits("""
-    gradcheck(whole, gradients, x, gamma, beta).passed => True
-        it says True of everything. Before you trust a check, see it fail.
-    gradcheck(whole, gradients, x, gamma, beta).passed => False
-        it says False of everything. Run it on your own layer, and print the report: what fails?
-    return gradcheck => return not gradcheck
-        it says True where the gradient is wrong, and False where it is right.
-    = forward( => = rms_forward(
-        it knows RMSNorm's formula. Ask the forward pass that you are given.
+    .passed => .passed or True  # it says True of everything. Before you trust a check, see it fail.
+    .passed => .passed and False  # it says False of everything. Try it on your layer: what fails?
+    return gradcheck => return not gradcheck  # True and False have changed places.
+    = forward( => = rms_forward(  # it knows RMSNorm's formula. Ask the forward pass you get.
     .passed => .errors["dx"] <= 1e-8  # it does not look at dgamma: wrong ones pass.
     .passed => .errors["dgamma"] <= 1e-8  # it does not look at dx: wrong ones pass.
-    rng.uniform(0.5, 2, 5) => np.ones(5)
-        its gamma is the same everywhere, which hides where gamma stands.
-    ((2, 3, 5)) => ((1, 1, 5))
-        it has one row only: averaged over the rows is then the same as added up.
-    beta).passed => beta, rtol=1e-4).passed
-        an eps outside the root passes, wrong in the sixth digit: the tolerance is too loose (1e-8
-        is possible), or x so large that eps hardly counts.
+    rng.uniform(0.5, 2, 5) => np.ones(5)  # gamma is everywhere the same, so it may stand anywhere.
+    ((2, 3, 5)) => ((1, 1, 5))  # it has one row: averaged is then the same as added up.
+    beta).passed => beta, rtol=1e-4).passed  # eps outside the root passes: rtol is too large, or x.
     return gradcheck => errors = gradcheck
     .passed => .errors; return not any(error > 1e-8 for error in errors.values())
         a NaN passes: no comparison with NaN is true, so ask whether errors are small enough.

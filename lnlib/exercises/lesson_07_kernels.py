@@ -140,24 +140,17 @@ FORWARD_INPUTS = ("x", "gamma")
     "y rstd",
     lambda: _launches(FORWARD_INPUTS),
     edits("""
-    ms = => x = x - x.mean(axis=1, keepdims=True); ms =
-        this is LayerNorm: RMSNorm subtracts no mean.
+    ms = => x = x - x.mean(1)[:, None]; ms =  # this is LayerNorm: RMSNorm subtracts no mean.
     / x.shape[1] =>  # the sum of the squares is not divided by D.
     x * x, head => x, head  # the sum, not the sum of squares, is under the root.
-    x * x, head) => x * x, head, threads=1)
-        every thread has only its own part of the sum: block_sum adds them up.
-    x * x, head) => x * x, head, threads=32)
-        every warp has only its own part of the sum: block_sum adds them up.
+    x * x, head) => x * x, head, threads=1)  # every thread has only its own part: use block_sum.
+    x * x, head) => x * x, head, threads=32)  # every warp has only its own part: use block_sum.
     + head.eps => + 2 * head.eps  # eps is added twice: reciprocal_std does it.
     gamma * =>  # gamma is missing.
-    y = gamma * (x => y = gamma * ((x - x.mean(axis=1, keepdims=True))
-        the mean is subtracted from x. Here nothing is centred.
-    ms = => x = x[:1] + 0 * x; ms =
-        every block works on row 0: its own begins at blockIdx.x * vectors.
-    y, rstd[:, :1] => y, 1 / rstd[:, :1]
-        this is the root of the mean square; rstd is its reciprocal.
-    return y, rstd[:, :1] => return np.nan * y, np.nan * rstd[:, :1]
-        it is never written: the emulator fills outputs with NaN.
+    y = gamma * (x => y = gamma * ((x - x.mean(1)[:, None])  # x is centred; in RMSNorm nothing is.
+    ms = => x = x[:1] + 0 * x; ms =  # every block works on row 0, not on row blockIdx.x.
+    y, rstd[:, :1] => y, 1 / rstd[:, :1]  # this is the root; rstd is its reciprocal.
+    return y, rstd => return np.nan * y, np.nan * rstd  # never written: outputs begin with NaN.
     """),
     rtol=3e-6,
     prepare=_prepared(run_forward, FORWARD_HEAD),
@@ -189,17 +182,13 @@ def _on_launches(backward):
     "dx dgamma",
     lambda: _launches(BACKWARD_INPUTS),
     edits("""
-    x_hat, head) => x_hat, head, threads=1)
-        every thread has only its own part of the sum: block_sum adds them up.
-    x_hat, head) => x_hat, head, threads=32)
-        every warp has only its own part of the sum: block_sum adds them up.
+    x_hat, head) => x_hat, head, threads=1)  # every thread has only its own part: use block_sum.
+    x_hat, head) => x_hat, head, threads=32)  # every warp has only its own part: use block_sum.
     x_hat, g = x * rstd => x_hat, g = x  # x stands where x_hat = x * rstd belongs.
     return dx, (dy * x_hat) => dx[3:] = np.nan; return dx, (dy * x_hat)[:3]
         only the first row of each block is there: go on to row + gridDim.x.
-    (dy * x_hat).sum => (dy * x_hat)[-3:].sum
-        only the last row of each block is in it: its sum begins anew with every row.
-    return dx, (dy * x_hat) => return np.nan * dx, np.nan * (dy * x_hat)
-        it is never written, or not by every block: the emulator fills outputs with NaN.
+    (dy * x_hat).sum => (dy * x_hat)[-3:].sum  # only the last row of each block: clear it once.
+    return dx, (dy => return np.nan * dx, np.nan * (dy  # not written, or not by every block.
     """)
     | {
         words: _on_launches(backward)

@@ -40,25 +40,17 @@ def _in_float64(x, gamma, eps):
     lambda: dict(_range_cases()),
     edits("""
     small = x / s => s = one; small = x  # nothing is scaled yet: squares overflow, and vanish.
-    .max(axis=-1, keepdims=True) => .max(keepdims=True)
-        one scale for the whole array. The small rows vanish: each row needs its own.
-    np.abs(x).max => x.max
-        the largest x, without the absolute value: here the largest |x| is negative.
+    max(axis=-1, => max(  # one scale for all rows. The small ones vanish: each row needs its own.
+    np.abs(x).max => x.max  # the largest x; the largest |x| is negative here.
     .max( => .min(  # the smallest |x| of each row: divided by that, the largest one overflows.
-    np.abs(x).max(axis=-1, keepdims=True) => np.abs(x[:, :1])
-        the first entry of each row, which need not be its largest.
+    np.abs(x).max(axis=-1, keepdims=True) => np.abs(x[:, :1])  # the first is not the largest.
     + eps / s / s => + eps  # eps is not scaled with the row: it must be divided by s squared.
-    + eps / s / s => + eps / s
-        eps is divided by s; the mean of the squares shrinks with s squared.
-    / s / s => / s**2
-        s**2 leaves the range itself, and with eps = 0 that is 0 / 0: divide by s twice.
+    + eps / s / s => + eps / s  # eps is divided by s; the squares shrink with s squared.
+    / s / s => / s**2  # s**2 leaves the range: divide by s twice.
     , rstd / s => , rstd  # this is the rstd of x / s; that of x is smaller by s.
-    , rstd / s => , rstd * s
-        multiplied by s where it must be divided: a larger row has a smaller rstd.
-    s = np.ldexp(one, np.frexp(top)[1] - 1) => s = np.abs(x).max(axis=-1, keepdims=True)
-        a row of zeros is divided by zero. Let s be no smaller than sqrt(eps).
-    , np.sqrt(eps)) => , 0)
-        for rows much smaller than sqrt(eps), eps / s**2 overflows. Let s be no smaller.
+    , rstd / s => , rstd * s  # multiplied by s; a larger row has a smaller rstd.
+    s = np => s = np.abs(x).max(axis=-1, keepdims=True); np  # 0 / 0 for zeros: let s >= sqrt(eps).
+    , np.sqrt(eps)) => , 0)  # eps / s**2 overflows for small rows: let s >= sqrt(eps).
     """)
     | {
         "float64 holds the squares of float32, but not its own: rows of 1e200 overflow. Scale.": (

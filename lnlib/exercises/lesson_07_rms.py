@@ -24,31 +24,23 @@ def _rows(*shape):
         | {"eps = 0.1": (*_rows(3, 4, 2)["another shape"][1:3], 0.1)}
     ),
     edits("""
-    rstd = 1 => x = x - x.mean(axis=-1, keepdims=True); rstd = 1
-        this is LayerNorm: RMSNorm subtracts no mean.
-    np.mean(x * x, axis=-1, keepdims=True) => x.var(axis=-1, keepdims=True)
-        the variance is in it. Nothing is centred here: it is the mean of x**2.
-    x_hat = x * rstd => x_hat = (x - x.mean(axis=-1, keepdims=True)) * rstd
-        the mean is subtracted in x_hat. Nothing is centred here.
+    rstd = 1 => x = x - x.mean(-1)[..., None]; rstd = 1  # this is LayerNorm: subtract no mean.
+    np.mean(x * x => np.var(x  # the variance is in it. Nothing is centred: the mean of x**2.
+    x_hat = x * => x_hat = (x - x.mean(-1)[..., None]) *  # x_hat is centred; in RMSNorm nothing is.
     np.mean => np.sum  # a sum where the mean of x**2 belongs: not divided by D.
-    keepdims=True) + eps) => keepdims=True)) + eps
-        eps is added to 1 / sqrt(ms); it belongs to ms, inside the root.
+    keepdims=True) + eps) => keepdims=True)) + eps  # eps is added to rstd, not inside the root.
     1 / np.sqrt( => 1 / (np.sqrt(
-    keepdims=True) + eps) => keepdims=True)) + eps)
-        eps is added outside the root: sqrt(ms) + eps, not sqrt(ms + eps).
+    keepdims=True) + eps) => keepdims=True)) + eps)  # eps is outside the root: sqrt(ms) + eps.
     + eps) => )  # eps is missing.
     + eps) => + 1e-5)  # eps is not the argument but fixed at 1e-5.
     np.sqrt( => (  # the root is missing: divided by the mean of the squares.
     1 / np.sqrt => np.sqrt  # multiplied by the root, where x_hat is divided by it.
-    , x_hat, rstd => , x_hat, 1 / rstd
-        this is the root of the mean square; rstd is its reciprocal.
+    , x_hat, rstd => , x_hat, 1 / rstd  # this is the root; rstd is its reciprocal.
     axis=-1 => axis=1  # one mean over the tokens (axis 1); each row has its own.
     axis=-1 => axis=None  # one mean of the whole array; each row has its own.
     gamma * x_hat => x_hat  # gamma is missing.
-    gamma * x_hat => (1 + gamma) * x_hat
-        it is multiplied by 1 + gamma, as in Gemma; here y = gamma * x_hat.
-    , x_hat, rstd => , gamma * x_hat, rstd
-        gamma is in it already; x_hat is what gamma multiplies.
+    gamma * x_hat => (1 + gamma) * x_hat  # multiplied by 1 + gamma (Gemma's way), not gamma.
+    , x_hat, rstd => , gamma * x_hat, rstd  # gamma is in it; it belongs to y.
     """),
 )
 def rms_forward(x, gamma, eps):
@@ -68,27 +60,18 @@ def _one_row():
     "jacobian",
     lambda: dict(_one_row()),
     edits("""
-    np.eye(D) => np.eye(D) - 1 / D
-        LayerNorm's term through the mean is still there; here is no mean to go through.
-    - np.outer(x_hat, x_hat) / D =>
-        only the straight route is there: rstd depends on every x too.
+    np.eye(D) => np.eye(D) - 1 / D  # LayerNorm's term through the mean; here is no mean.
+    - np.outer(x_hat, x_hat) / D =>  # only the straight route is there: rstd depends on x too.
     - np => + np  # the route through rstd has the wrong sign: d(ms**-0.5) = -0.5 ms**-1.5.
     / D =>  # the route through rstd is not divided by D, as the mean of the squares is.
-    np.outer => 2 * np.outer
-        twice the route through rstd: the 1/2 of the root's derivative is missing.
+    np.outer => 2 * np.outer  # twice the route through rstd: the root's 1/2 is missing.
     rstd * =>  # rstd is missing in front.
     rstd * => rstd**2 *  # rstd squared: it enters once, x_hat has another in it already.
-    np.outer => rstd**2 * np.outer
-        rstd**3 goes with x_i x_j. With x_hat, two of the three are in it already.
-    np.outer => 0.5 * np.outer
-        half the route through rstd: the 2 of the square's derivative is missing.
+    np.outer => rstd**2 * np.outer  # rstd**3 goes with x; x_hat has two of them in it already.
     rstd * (np.eye(D) - => (np.eye(D) - rstd *  # rstd is missing in the straight route.
-    rstd * (np.eye => (rstd * np.eye  # rstd is missing in the route through rstd.
     np.eye(D) => 1  # 1 stands in every entry; the straight route is the identity matrix, np.eye(D).
-    np.outer(x_hat, x_hat) => x_hat * x_hat
-        x_hat * x_hat is one row; the term needs all products: np.outer(x_hat, x_hat).
-    np.outer(x_hat, x_hat) => x_hat @ x_hat
-        x_hat @ x_hat is one number; the term needs all products: np.outer(x_hat, x_hat).
+    np.outer(x_hat, x_hat) => x_hat * x_hat  # one row; all products are needed: np.outer.
+    np.outer(x_hat, x_hat) => x_hat @ x_hat  # one number; all products are needed: np.outer.
     """),
 )
 def rms_jacobian(x_hat, rstd):
@@ -104,34 +87,23 @@ def _backward_cases():
 
 
 WRONG_BACKWARD = edits("""
-    (g - => (g - g.mean(axis=-1, keepdims=True) -
-        LayerNorm's mean term is still there; without a mean in the layer there is none.
+    (g - => (g - g.mean(axis=-1, keepdims=True) -  # LayerNorm's mean term; this layer has no mean.
     - x_hat * along =>  # only the straight route is there: rstd depends on every x too.
     g = gamma * dy => g = dy
-    dx = rstd => dx = gamma * rstd
-        gamma stands in front of the mean; it differs from entry to entry, so it belongs inside.
+    dx = rstd => dx = gamma * rstd  # gamma stands in front of the mean; it belongs inside.
     g = gamma * dy => g = dy  # gamma is missing.
     np.mean(g => np.mean(dy  # gamma is missing inside the mean, where the row's g is averaged.
-    - x_hat => + x_hat  # the term through rstd has the wrong sign.
-    - x_hat => - 2 * x_hat
-        twice the term through rstd: the 1/2 of the root's derivative is missing.
     np.mean => np.sum  # a sum where the mean of g * x_hat belongs: not divided by D.
     rstd * (g - x_hat * along) => (g - x_hat * along) / (np.sqrt(1 / rstd**2 - 1e-5) + 1e-5)
         it holds for sqrt(ms) + eps, with eps outside the root.
-    rstd * (g => (g  # rstd is missing.
-    rstd * (g - => (rstd * g - rstd**3 *
-        rstd**3 goes with x. With x_hat, two of the three are in it already.
-    axis=-1, keepdims=True => axis=tuple(range(dy.ndim - 1))
-        the mean over the rows, where each row has its own.
+    rstd * (g - => (rstd * g - rstd**3 *  # rstd**3 goes with x; x_hat has two of them already.
+    axis=-1, keepdims=True => axis=tuple(range(dy.ndim - 1))  # a mean over rows; each has its own.
     , axis=-1, keepdims=True =>  # one mean of the whole array, where each row has its own.
-    (dy * x_hat).sum(axis=tuple(range(dy.ndim - 1))) => dy * x_hat
-        not summed: every row uses the same gamma, so the gradients of the rows add up.
+    .sum(axis=tuple(range(dy.ndim - 1))) =>  # not summed: the rows share gamma; add them up.
     (dy * x_hat).sum => dy.sum  # x_hat is missing: gamma multiplies it.
-    (dy * x_hat).sum => (g * x_hat).sum
-        gamma is in it: y = gamma * x_hat is linear in gamma, its derivative is x_hat.
+    (dy * x_hat).sum => (g * x_hat).sum  # gamma is in it: the derivative by gamma is x_hat.
     .sum( => .mean(  # averaged over the rows, where they are added up.
-    axis=tuple(range(dy.ndim - 1)) => axis=-1
-        a sum along each row; gamma is shared by the rows, so add up the rows.
+    axis=tuple(range(dy.ndim - 1)) => axis=-1  # a sum along each row; add up the rows.
 """)
 
 

@@ -24,8 +24,10 @@ def _run(function, x, r, gamma, eps, dy, dz):
     pair = function()
     if pair is None:
         raise NotImplementedError
-    if not (isinstance(pair, tuple | list) and len(pair) == 2 and all(map(callable, pair))):
-        raise BadResult("must return two functions, forward and backward")
+    several = isinstance(pair, tuple | list)
+    if not (several and len(pair) == 2 and all(map(callable, pair))):
+        came = f"{len(pair)} values" if several else f"a {type(pair).__name__}"
+        raise BadResult(f"returns {came} where two functions are asked: forward and backward")
     forward, backward = pair
     given = x, r, gamma, dy, dz
     before = [a.copy() for a in given]
@@ -78,10 +80,8 @@ def _mistake(edit):
 
 
 MISTAKES = edits("""
-    through_norm + dz => through_norm
-        dz is missing: z goes on along the stream, and its gradient comes back that way too.
-    dx = through_norm + dz => dx = dz
-        the gradient through the norm is missing: y depends on z as well.
+    through_norm + dz => through_norm  # dz is missing: the stream's gradient comes back too.
+    dx = through_norm + dz => dx = dz  # the gradient through the norm is missing.
     return dx, dx => return dx, dz  # r is a part of z as x is, so both have the same gradient.
     return dx, dx => return dx, through_norm  # dz is missing here: x and r both reach z.
     z = x + r => z = x  # r is missing: z = x + r, and the norm is that of z.
@@ -89,8 +89,7 @@ MISTAKES = edits("""
     np.mean(z * z => np.mean(x * x  # rstd belongs to z, not to x.
     (g - z_hat => (g + dz - z_hat
     through_norm + dz => through_norm  # dz goes past the norm: rstd does not multiply it.
-    - z_hat * np.mean(g * z_hat, axis=-1, keepdims=True) =>
-        only the straight route is there: rstd depends on every z too.
+    - z_hat * np.mean(g * z_hat, axis=-1, keepdims=True) =>  # only the straight route is there.
     (dy * z_hat) => ((dy + dz) * z_hat)  # gamma reaches y only, so only dy belongs here.
 """)
 

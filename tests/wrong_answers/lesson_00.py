@@ -4,10 +4,6 @@ WRONG = {
     "row_mean": [
         (", keepdims=True", "", "keepdims=True keeps it"),
         ("return x", "x *= 2; return x", "It changes x in place"),
-        ("x.mean", "x.means", "AttributeError in line 3"),
     ],
-    "mean_backward": [
-        (" / D", " * D", "25 for D = 5, 49 for D = 7"),
-        ("axis=-1", "axis=1", "shape (2, 15, 1) where (2, 3, 5) is asked"),
-    ],
+    "mean_backward": [(" / D", " * D", "25 for D = 5, 49 for D = 7")],
 }

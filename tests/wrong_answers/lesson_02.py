@@ -3,27 +3,11 @@
 WRONG = {
     "forward_by_hand": [
         ("x_hat, rstd", "rstd, x_hat", "this is what rstd should be; the order is y, x_hat, rstd"),
-        ("return gamma * x_hat + beta, x_hat, rstd", "return gamma * x_hat + beta", "3 are asked"),
     ],
     "backward_by_hand": [
-        ("- x_hat * mean_gx", "- 2 * x_hat * mean_gx", "dx: no half in dvar"),
-        (".mean(axis=-1, keepdims=True)", ".mean(axis=(0, 1))", "dx: wrong axis"),
-        (
-            "g - mean_g",
-            "g + mean_g",
-            "it is rstd * (g + mean(g) - x_hat mean(g x_hat)). Not right in this: mean(g).",
-        ),
-        (
-            "rstd * (g",
-            "gamma * rstd * (g",
-            "gamma rstd * (g - mean(g) - x_hat mean(g x_hat)). Not right in this: what stands",
-        ),
+        ("g - mean_g", "g + mean_g", "it is rstd * (g + mean(g) - x_hat mean(g x_hat)). Not right"),
+        ("rstd * (g", "gamma * rstd * (g", "Not right in this: what stands in front."),
         ("axis=(0, 1)", "axis=0", "dgamma, dbeta: shape (3, 5) where (5,) is asked"),
-        (
-            "return dx, dgamma, dy.sum(axis=(0, 1))",
-            "return -dx, dgamma, None",
-            "dbeta: not done yet",
-        ),
         ("g = gamma * dy", "dy *= gamma; g = dy", "changes dy in place"),
     ],
     "backward_from_y": [

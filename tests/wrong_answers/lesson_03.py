@@ -4,21 +4,15 @@ DIVIDED = "(f(plus) - f(minus)) / (plus[index] - minus[index])"
 
 WRONG = {
     "agrees": [
-        ("bool(error <= rtol)", "error", "where True is right"),
         ("bool(error <= rtol)", "True", "one entry that is too large: True where"),
     ],
     "central_difference": [
         ("x.copy(), x.copy()", "x, x.copy()", "changes x in place"),
         (  # two mistakes at once, of which one does not show in the first case
-            f"[index] += h\n        minus[index] -= h\n        gradient[index] = {DIVIDED}",
-            "[...] += h\n        minus[...] -= h\n        gradient[index] = "
-            "(f(plus) - f(minus)) / (2 * h)",
+            f"minus[index] -= h\n        gradient[index] = {DIVIDED}",
+            "minus[index] -= h; plus[...], minus[...] = x + h, x - h\n        "
+            "gradient[index] = (f(plus) - f(minus)) / (2 * h)",
             "all entries move at once",
-        ),
-        (
-            "[index] += h\n        minus[index] -= h",
-            "[index] += 0.7 * h\n        minus[index] -= 0.7 * h",
-            "or another step taken?",
         ),
         (  # Richardson's extrapolation
             DIVIDED,
@@ -30,6 +24,5 @@ WRONG = {
     "complex_gradient": [
         ("1e-30", "1e-8", "right for one row, for an array of shape (2, 3, 5), but for rows with"),
         (".imag / h", ".imag / 1j / h", "zero everywhere. A real array drops"),
-        ("np.empty_like(x)", "np.empty(x.shape, complex)", "complex numbers where real"),
     ],
 }

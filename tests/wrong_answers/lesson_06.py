@@ -12,18 +12,15 @@ WRONG = {
 BITS = "int bits = 1; bits < 32; bits *= 2"
 FILLED = "__syncthreads();  // the slots are filled"
 IN_STEP = "__syncthreads();  // this step is done, and after the last one slots[0]"
+ADDED = "slots[threadIdx.x] += slots[threadIdx.x + half];\n        "
 READ = "__syncthreads();  // all have read it, and the slots may be filled again"
 LOAD_A = "load<THREADS>(a, start, vectors, row);"
-ADD = "            row[v].at[j] += other[v].at[j];"
 STORE = "            s[start + i] = row[v];"
 
 KERNELS = {
     "normalise_in_a_warp": [
-        (BITS, "int bits = 8; bits > 0; bits /= 2", "16 joins them"),
         (BITS, "int bits = 1; bits <= 32; bits *= 2", "Does bits go up to 32?"),
-        (BITS, "int bits = 1; bits < 32; bits++", "it must double"),
         ("xor_sync", "down_sync", "lane 0 alone has the sums"),
-        ("sum_of_lanes(value) / 32", "sum_of_lanes(value)", "where the mean belongs"),
         (
             "sum_of_lanes(xc * xc) / 32;",
             "sum_of_lanes(value * value) / 32 - (value - xc) * (value - xc);",
@@ -35,19 +32,10 @@ KERNELS = {
         (FILLED, "", "A slot is added before the thread that fills it has done so."),
         (IN_STEP, "", "A step uses slots that the step before has yet to change."),
         (READ, "", "One sum alone is right. But when a second one follows"),
+        (ADDED + IN_STEP, f"{{ {ADDED} __syncthreads(); }}", "threads that skip it do not arrive"),
         (
-            "            slots[threadIdx.x] += slots[threadIdx.x + half];\n"
-            "        __syncthreads();",
-            "            {\n            slots[threadIdx.x] += slots[threadIdx.x + half];\n"
-            "        __syncthreads();\n            }",
-            "the threads that skip it do not arrive",
-        ),
-        (
-            "        if (threadIdx.x < half)\n"
-            "            slots[threadIdx.x] += slots[threadIdx.x + half];\n"
-            "        " + IN_STEP,
-            "        __syncthreads();\n        if (threadIdx.x < half)\n"
-            "            slots[threadIdx.x] += slots[threadIdx.x + half];",
+            f"if (threadIdx.x < half)\n            {ADDED}{IN_STEP}",
+            f"__syncthreads(); if (threadIdx.x < half) {ADDED}",
             "The result is read before thread 0 has added the last part.",
         ),
         ("= slots[0]", "= slots[threadIdx.x]", "total, squares: each thread gets its own slot"),
@@ -58,12 +46,6 @@ KERNELS = {
         (LOAD_A, "", "writes s, but only NaN: something in it never got a value"),
         ("        if (i < vectors)\n", "", "Each row begins at start"),
         (STORE, "            { s[start + i] = row[v]; row[v] = s[start + i]; }", "20 bytes per"),
-        (
-            LOAD_A,
-            "for (int v = 0; v < VECTORS; v++)\n        if (threadIdx.x + v * THREADS < vectors)\n"
-            "            row[v] = a[start + threadIdx.x + v * THREADS];",
-            "y: in padding, or everywhere, row is not filled",
-        ),
         ("v * THREADS", "v * 64", "32 threads with 8 vectors"),
         ("s[start + i]", "s[i]", "blocks run in any order"),
         (STORE, "{ const int k = start + i; s[k] = row[v]; }", "int k = start + i cuts start"),
