@@ -1,6 +1,7 @@
 """Watch NumPy work: every array operation of a function, with its FLOPs and the memory it touches.
 
 The formulas of `lnlib.cost` are counted by hand from the source; this counts what really runs.
+The arrays of a traced function are of a subclass that writes down what is done with it.
 """
 
 import functools
@@ -8,18 +9,17 @@ import math
 import re
 import threading
 from collections import OrderedDict
-from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import NamedTuple
 
 import numpy as np
 
 PAGE = 4096  # bytes: the unit in which `traffic` follows what is in the cache
-PRODUCTS = ("matmul", "vecdot", "matvec", "vecmat")
-NO_DATA = "shape ndim size result_type can_cast iscomplexobj may_share_memory empty_like".split()
-# what makes an array, or another one of an array, and never tells the array
+PRODUCTS = "matmul vecdot matvec vecmat".split()  # the ufuncs that do more than one per element
+# what makes arrays, or plain arrays of traced ones: patched during a trace
 MAKERS = "empty zeros ones full array asarray ascontiguousarray".split()
-METHODS = "astype copy cumsum dot fill flatten put ravel repeat reshape take tolist".split()
+UNWRITTEN = "empty empty_like zeros".split()  # the system clears the pages of large arrays
+METHODS = "astype copy cumsum dot fill flatten ravel repeat reshape take".split()
 
 
 class Step(NamedTuple):
@@ -51,8 +51,9 @@ def trace(function, *arrays):
     Parameters
     ----------
     function : callable
-        What it does to the arrays through NumPy is seen, assignments and copies too. Not seen is
-        what happens in other threads, or behind a list, a buffer or an address.
+        What it does to the arrays through NumPy is seen, assignments and copies too. Not seen are
+        single elements, and what happens in other threads or behind a list, a buffer or an
+        address. Traces in other threads wait for this one.
     *arrays : ndarray
 
     Returns
@@ -62,12 +63,17 @@ def trace(function, *arrays):
     steps : list of Step
     """
     steps = []
-    token = _active.set((*_active.get(), steps))
-    try:
-        with _watched_makers():
+    with _one_thread:
+        makers = {name: getattr(np, name) for name in MAKERS}
+        token = _active.set((*_active.get(), steps))
+        try:
+            for name, maker in makers.items():
+                setattr(np, name, _watched(maker))
             return function(*(a.view(_Traced) for a in arrays)), steps
-    finally:
-        _active.reset(token)
+        finally:
+            for name, maker in makers.items():
+                setattr(np, name, maker)
+            _active.reset(token)
 
 
 def traffic(steps, cache_bytes):
@@ -88,9 +94,8 @@ def traffic(steps, cache_bytes):
     """
     cache, moved = OrderedDict(), 0  # page -> whether it was written, least recently used first
     for step in steps:
-        operands = [(_pages(r), False) for r in step.reads] + [
-            (_pages(w), True) for w in step.writes
-        ]
+        operands = [(pages, False) for pages in map(_pages, step.reads)]
+        operands += [(pages, True) for pages in map(_pages, step.writes)]
         # all operands side by side
         for k in range(max((len(pages) for pages, _ in operands), default=0)):
             for pages, write in operands:
@@ -103,181 +108,133 @@ def traffic(steps, cache_bytes):
     return (moved + sum(cache.values())) * PAGE
 
 
-_active = ContextVar("active", default=())  # the lists of the traces that run, outermost first
+def _pages(operand):
+    address, size = operand
+    return range(address // PAGE, (address + size - 1) // PAGE + 1)
+
+
+_one_thread = threading.RLock()  # which may trace, also within a trace
+_active = ContextVar("active", default=())  # the lists of its traces, outermost first
 
 
 class _Traced(np.ndarray):
     """An array that writes down what is done with it, and so do the results."""
 
-    def __array_ufunc__(self, ufunc, method, *inputs, out=(), **options):
-        inputs, options = [_plain(a) for a in inputs], {k: _plain(v) for k, v in options.items()}
-        if out:
-            options["out"] = tuple(_plain(a) for a in out)
+    def __array_ufunc__(self, ufunc, method, *inputs, **options):
+        inputs, options = _as(np.ndarray, inputs), _as(np.ndarray, options)
         result = getattr(ufunc, method)(*inputs, **options)
-        results = inputs[:1] if method == "at" else result
-        reads = list(_arrays((inputs, options.get("where"))))
         name = ufunc.__name__ + (method != "__call__") * f".{method}"
-        _record(name, _ufunc_flops(ufunc, method, inputs, options, result), reads, results)
-        return _traced(result)
+        flops = _ufunc_flops(ufunc, method, inputs, options, result)
+        reads = inputs, options.get("where")
+        _record(name, flops, reads, inputs[0] if method == "at" else result)
+        return _as(_Traced, result)
 
     def __array_function__(self, function, types, args, kwargs):
-        call = super().__array_function__  # runs the function, whose ufuncs record themselves
-        if function.__name__ in NO_DATA:
-            return call(function, types, args, kwargs)
-        run = functools.wraps(function)(lambda *a, **options: call(function, types, a, options))
-        return _watch(run, args, kwargs)
+        call = super().__array_function__
+        return _watch(function.__name__, lambda: call(function, types, args, kwargs), args, kwargs)
 
     def __getitem__(self, index):
         result = super().__getitem__(index)
-        if isinstance(result, np.ndarray) and not _is_view(result, [self]):
-            _record("getitem", 0, list(_arrays((self, index))), result)
+        if isinstance(result, np.ndarray) and result.size and not np.may_share_memory(result, self):
+            _record("getitem", 0, (self, index), result)
         return result
 
     def __setitem__(self, index, value):
-        target, value = _plain((self, value))
+        target, index, value = _as(np.ndarray, (self, index, value))
         target[index] = value
-        written = target[index]
-        if not isinstance(written, np.ndarray):
-            return  # one number
-        if isinstance(value, np.ndarray) and _same_place(written, value):
+        part = target[index]
+        if not isinstance(part, np.ndarray):
+            return
+        if part.__array_interface__ == getattr(value, "__array_interface__", None):
             return  # the second half of a[index] += b: nothing moves
-        where = written if _is_view(written, [target]) else target  # if index has arrays, all
-        _record("setitem", 0, list(_arrays((value, index))), where)
+        # an index with arrays counts as the whole array
+        written = part if np.may_share_memory(part, target) else target
+        _record("setitem", 0, (value, index), written)
 
 
 def _watched(function):
-    return functools.wraps(function)(lambda *args, **kwargs: _watch(function, args, kwargs))
+    @functools.wraps(function)
+    def call(*args, **kwargs):
+        return _watch(function.__name__, lambda: function(*args, **kwargs), args, kwargs)
+
+    return call
 
 
 for _name in METHODS:
     setattr(_Traced, _name, _watched(getattr(np.ndarray, _name)))
 
 
-def _watch(function, args, kwargs):
-    """Call and record one step, unless what the function consists of recorded itself."""
+def _watch(name, call, args, kwargs):
+    """Record a call as one step, unless what it consists of recorded itself or nothing moves.
+
+    It reads its arguments and writes its result, out=, or, if it returns None, its first argument.
+    """
     lists = _active.get()
-    before = len(lists[-1]) if lists else 0
-    result = function(*args, **kwargs)
-    if not lists or len(lists[-1]) > before:
-        return _traced(result)
-    given = args[0] if result is None else kwargs.get("out")  # copyto and fill return nothing
-    out = result if given is None else given
-    writes, reads = list(_arrays(out)), list(_arrays((args, kwargs)))
-    if given is None:
-        if writes and all(_is_view(w, reads) for w in writes):
-            return _traced(result)  # nothing moved
-    else:
-        reads = [r for r in reads if not any(_same_place(r, w) for w in writes)]
-    _record(function.__name__, _function_flops(function.__name__, args, reads, writes), reads, out)
-    return _traced(result)
+    if not lists:
+        return call()
+    before = len(lists[-1])
+    result = call()
+    if len(lists[-1]) > before or name in UNWRITTEN:
+        return _as(_Traced, result)
+    target = args[:1] if result is None else kwargs.get("out")  # copyto and fill return None
+    reads = list(_arrays((args[result is None :], kwargs | {"out": None})))
+    writes = list(_arrays(result if target is None else target))
+    new = [w for w in writes if w.size and not any(np.may_share_memory(w, r) for r in reads)]
+    if new or target is not None or isinstance(result, np.generic):  # neither views nor a shape
+        _record(name, _function_flops(name, args, reads, writes), reads, writes)
+    return _as(_Traced, result)
 
 
 def _record(name, flops, reads, writes):
-    step = Step(name, int(flops), _ranges(reads), _ranges(w for w in _arrays(writes) if w.ndim))
+    step = Step(name, int(flops), _ranges(reads), _ranges(writes))
     for steps in _active.get():
         steps.append(step)
 
 
 def _ufunc_flops(ufunc, method, inputs, options, result):
-    if method == "at":
-        return inputs[0][inputs[1]].size
-    if method in ("reduce", "reduceat"):
-        return np.size(inputs[0])
-    size = max((a.size for a in _arrays(result)), default=1)
     if ufunc.__name__ in PRODUCTS:
-        axis = np.ravel(options["axes"][0])[-1] if "axes" in options else options.get("axis", -1)
-        return 2 * size * np.shape(inputs[0])[axis]
-    if "where" in options:
-        return np.sum(options["where"]) * size // np.size(options["where"])
-    return size
+        return 2 * np.size(result) * np.shape(inputs[0])[options.get("axis", -1)]
+    counted = result if method == "__call__" else inputs[0]
+    if method == "at":
+        counted = counted[inputs[1]]
+    where = options.get("where", True)
+    return np.size(counted) * np.count_nonzero(where) // max(1, np.size(where))
 
 
 def _function_flops(name, args, reads, writes):
     if name == "einsum":
-        text = np.einsum_path(*_plain(args), optimize=False)[1]
+        text = np.einsum_path(*_as(np.ndarray, args), optimize=False)[1]
         return float(re.search(r"Naive FLOP count: *(\S+)", text)[1])
-    if (
-        name in ("dot", "vdot", "inner", "tensordot") and len(reads) == 2
-    ):  # (m, k), (k, n) and (m, n)
-        return 2 * math.isqrt(math.prod(a.size for a in (*reads, *writes)))
+    if name in ("dot", "vdot", "inner") and len(reads) == 2:  # (m, k), (k, n) and (m, n)
+        return 2 * math.isqrt(math.prod(a.size for a in reads + writes))
     return 0
-
-
-_patching, _originals, _users = threading.Lock(), {}, [0]
-
-
-@contextmanager
-def _watched_makers():
-    """Let np.empty and the like give traced arrays while any thread traces, and to that thread."""
-    with _patching:
-        if not _users[0]:
-            _originals.update((name, getattr(np, name)) for name in MAKERS)
-            for name, original in _originals.items():
-                setattr(np, name, _watched_maker(name, original))
-        _users[0] += 1
-    try:
-        yield
-    finally:
-        with _patching:
-            _users[0] -= 1
-            if not _users[0]:
-                for name, original in _originals.items():
-                    setattr(np, name, original)
-
-
-def _watched_maker(name, original):
-    @functools.wraps(original)
-    def make(*args, **kwargs):
-        if not _active.get():
-            return original(*args, **kwargs)
-        if name in ("empty", "zeros"):  # the system clears the pages of large arrays of zeros
-            return original(*args, **kwargs).view(_Traced)
-        return _watch(original, args, kwargs)
-
-    return make
 
 
 def _arrays(value):
     """Yield the arrays in nested tuples, lists and dictionaries, as plain arrays."""
     if isinstance(value, np.ndarray):
         yield value.view(np.ndarray)
-    elif isinstance(value, (tuple, list)):
-        for item in value:
+    elif isinstance(value, tuple | list | dict):
+        for item in value.values() if isinstance(value, dict) else value:
             yield from _arrays(item)
-    elif isinstance(value, dict):
-        yield from _arrays(list(value.values()))
 
 
-def _plain(value):
-    if isinstance(value, tuple):
-        return tuple(map(_plain, value))
-    return value.view(np.ndarray) if isinstance(value, np.ndarray) else value
-
-
-def _traced(value):
+def _as(kind, value):
+    """Return value with the arrays in it, in tuples, lists and dictionaries, as views of a kind."""
+    if isinstance(value, np.ndarray):
+        return value.view(kind)
     if type(value) in (tuple, list):
-        return type(value)(map(_traced, value))
-    return value.view(_Traced) if isinstance(value, np.ndarray) else value
+        return type(value)(_as(kind, item) for item in value)
+    if isinstance(value, dict):
+        return {name: _as(kind, item) for name, item in value.items()}
+    return value
 
 
-def _is_view(a, others):
-    """Whether a lies in one of the others (new memory never does), or is empty."""
-    return not a.size or any(np.may_share_memory(*_plain((a, b))) for b in others)
-
-
-def _same_place(a, b):
-    return (a.ctypes.data, a.shape, a.strides) == (b.ctypes.data, b.shape, b.strides)
-
-
-def _pages(operand):
-    address, size = operand
-    return range(address // PAGE, (address + size - 1) // PAGE + 1)
-
-
-def _ranges(arrays):
-    """Return address and size of what the arrays span, overlaps once."""
+def _ranges(value):
+    """Return address and size of what the arrays in value span, overlaps once: x == x[:, :1]."""
     ranges = []
-    for low, high in sorted(np.lib.array_utils.byte_bounds(a) for a in arrays if a.size):
+    bounds = (np.lib.array_utils.byte_bounds(a) for a in _arrays(value) if a.size)
+    for low, high in sorted(bounds):
         if ranges and low < sum(ranges[-1]):
             start, size = ranges.pop()
             low, high = start, max(start + size, high)

