@@ -94,7 +94,7 @@ def cost(variant, direction, N, D, dtype=np.float32, *, out=False, elides=True):
         if direction == "forward":  # buffers, gamma and beta and copies
             values += 2 * rows * D + 7 * D + rows
         else:  # buffers, runs of rows, sums
-            values += 3 * rows * D + rows // blocked.RUN * D + (5 * doubles + 3) * D
+            values += 3 * rows * D + rows + rows // blocked.RUN * D + (5 * doubles + 3) * D
     return Cost(flops * N * D, moved * N * D * itemsize, values * itemsize)
 
 
