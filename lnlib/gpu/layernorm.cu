@@ -1,18 +1,21 @@
-// LayerNorm in CUDA C++: y = gamma * (x - mean) / sqrt(var + eps) + beta for every row of x, and the
-// gradients. Numbers are stored as float, __half or __nv_bfloat16; all arithmetic is in float32.
+// LayerNorm in CUDA C++: y = gamma * (x - mean) / sqrt(var + eps) + beta for every row of x, and
+// the gradients. Numbers are stored as float, __half or __nv_bfloat16; all arithmetic is in
+// float32.
 //
-// If you have never read CUDA. A kernel (marked __global__) is a function that very many threads run
-// at the same time. Local variables live in registers: every thread has its own, and no memory is
-// faster. 32 threads form a warp; they are its lanes, and can read each other's registers
-// (__shfl_xor_sync). Several warps form a block: its threads share a little fast memory (__shared__)
-// and can wait for each other (__syncthreads is a barrier: nobody goes on until all have arrived).
-// Blocks work independently of each other. threadIdx.x and blockIdx.x tell a thread who it is.
+// If you have never read CUDA. A kernel (marked __global__) is a function that very many threads
+// run at the same time. Local variables live in registers: every thread has its own, and no memory
+// is faster. 32 threads form a warp; they are its lanes, and can read each other's registers
+// (__shfl_xor_sync). Several warps form a block: its threads share a little fast memory
+// (__shared__) and can wait for each other (__syncthreads is a barrier: nobody goes on until all
+// have arrived). Blocks work independently of each other. threadIdx.x and blockIdx.x tell a thread
+// who it is.
 //
-// Every pointer below points into global memory: large, far away, and here the only thing that costs
-// time. So the aim is to touch it as little as possible: read x once, write y once.
+// Every pointer below points into global memory: large, far away, and here the only thing that
+// costs time. So the aim is to touch it as little as possible: read x once, write y once.
 //
-// THREADS threads work on one row at a time. The row is cut into vectors of WIDTH numbers, and thread t
-// of the row owns vectors t, t + THREADS, t + 2 * THREADS, ...: neighbours read neighbours in memory.
+// THREADS threads work on one row at a time. The row is cut into vectors of WIDTH numbers, and
+// thread t of the row owns vectors t, t + THREADS, t + 2 * THREADS, ...: neighbours read neighbours
+// in memory.
 
 #ifdef HALF_TYPES  // asked for at the launch if T is one of them; the rest needs no header
 #include <cuda_bf16.h>
@@ -20,8 +23,8 @@
 #endif
 
 // WIDTH numbers that are loaded or stored by one instruction: 16 bytes if WIDTH is 4, or 8 for the
-// half types. That needs D to be a multiple of WIDTH and arrays that start at a multiple of 16 bytes;
-// otherwise WIDTH is 1.
+// half types. That needs D to be a multiple of WIDTH and arrays that start at a multiple of 16
+// bytes; otherwise WIDTH is 1.
 template <int WIDTH, class T = float>
 struct alignas(sizeof(T) * WIDTH) Vector {
     T at[WIDTH];
@@ -50,14 +53,15 @@ __device__ Vector<WIDTH, T> narrow(Vector<WIDTH> row)
     return stored;
 }
 
-// A block may hold several teams of THREADS threads, each with a row of its own: who this thread is.
+// A block may hold several teams of THREADS threads, each with a row of its own: who this thread
+// is.
 template <int THREADS>
 __device__ int member()
 {
     return threadIdx.x % THREADS;
 }
 
-// ---- Sums over a block ---------------------------------------------------------------------------
+// ---- Sums over a block --------------------------------------------------------------------------
 
 __device__ Four operator+(Four a, Four b)
 {
@@ -89,11 +93,10 @@ __device__ T warp_sum(T value, int first_bit = 1)
     return value;
 }
 
-// Every thread gets the sum over its row's threads, the same bits in all of them: over the whole block,
-// or over the warp if that has a row of its own.
-// Two calls in a row must use different slots: buffer 0 and 1, or float and float2. Then one barrier
-// per call is enough: whoever writes into slots again has passed the other call's barrier, where all
-// had read these.
+// Every thread gets the sum over its row's threads, the same bits in all of them: over the whole
+// block, or over the warp if that has a row of its own. Two calls in a row must use different
+// slots: buffer 0 and 1, or float and float2. Then one barrier per call is enough: whoever writes
+// into slots again has passed the other call's barrier, where all had read these.
 template <int THREADS, class T>
 __device__ T block_sum(T value, int buffer)
 {
@@ -108,7 +111,7 @@ __device__ T block_sum(T value, int buffer)
     return warp_sum(lane < THREADS / 32 ? slots[buffer][lane] : T());
 }
 
-// ---- Forward -------------------------------------------------------------------------------------
+// ---- Forward ------------------------------------------------------------------------------------
 
 // NaN where float32 cannot hold the squares of the row (they overflow, or vanish and eps is tiny):
 // better visibly not finite than finite and wrong.
@@ -199,7 +202,7 @@ __global__ void __launch_bounds__(THREADS) forward(
     const float one_over_D = 1.0f / D;  // while the loads are in flight
     const float rounded_mean = block_sum<THREADS>(sum(xc), 0) * one_over_D;
     subtract<THREADS>(xc, rounded_mean, vectors);
-    const float rest = block_sum<THREADS>(sum(xc), 1) * one_over_D;  // what rounding left of the mean
+    const float rest = block_sum<THREADS>(sum(xc), 1) * one_over_D;  // what rounding left of it
     subtract<THREADS>(xc, rest, vectors);
     const float var = block_sum<THREADS>(sum_of_squares(xc), 0) * one_over_D;
     const float r = reciprocal_std(var, eps);
@@ -222,8 +225,8 @@ __global__ void __launch_bounds__(THREADS) forward(
     }
 }
 
-// The same without keeping the row: every step reads x again. For rows of any length, and to measure
-// what the registers are worth.
+// The same without keeping the row: every step reads x again. For rows of any length, and to
+// measure what the registers are worth.
 template <int THREADS, int WIDTH, class T = float>
 __global__ void __launch_bounds__(THREADS) forward_looping(
     const Vector<WIDTH, T> *x, const Vector<WIDTH, T> *gamma, const Vector<WIDTH, T> *beta,
@@ -274,9 +277,9 @@ __global__ void __launch_bounds__(THREADS) forward_looping(
     }
 }
 
-// ---- Backward: one row ---------------------------------------------------------------------------
-// dgamma = sum over rows of dy * x_hat, dbeta = sum over rows of dy, and with g = gamma * dy
-// dx = rstd * (g - mean(g) - x_hat * mean(g * x_hat)). If g has a large mean, rounding leaves a part of
+// ---- Backward: one row --------------------------------------------------------------------------
+// dgamma = sum over rows of dy * x_hat, dbeta = sum over rows of dy, and with g = gamma * dy dx =
+// rstd * (g - mean(g) - x_hat * mean(g * x_hat)). If g has a large mean, rounding leaves a part of
 // it in g - mean(g), as it does in x - mean(x). So g is centred twice, too.
 
 // x_hat from x and the three saved numbers of its row.
@@ -290,8 +293,9 @@ __device__ Row saved(const float *mean, const float *mean_lo, const float *rstd,
     return Row{mean[row], mean_lo[row], rstd[row]};
 }
 
-// Load the row's x and dy, once, and turn x into x_hat. In the padding dy is zero, so that it does not
-// matter what x_hat is there; without a branch here all loads are in flight before the first is needed.
+// Load the row's x and dy, once, and turn x into x_hat. In the padding dy is zero, so that it does
+// not matter what x_hat is there; without a branch here all loads are in flight before the first is
+// needed.
 template <int THREADS, int VECTORS, int WIDTH, class T>
 __device__ void load_row(
     const Vector<WIDTH, T> *x, const Vector<WIDTH, T> *dy, Row row, long long start, int vectors,
@@ -344,7 +348,7 @@ __device__ void write_dx(
     store<THREADS>(dx, start, vectors, g);
 }
 
-// ---- Backward, first try: every block adds its row to dgamma and dbeta ---------------------------
+// ---- Backward, first try: every block adds its row to dgamma and dbeta --------------------------
 // Blocks get in each other's way, and the order of the additions, hence the rounding, is left to
 // chance. dgamma and dbeta must be zero before.
 template <int THREADS, int VECTORS, int WIDTH>
@@ -370,12 +374,12 @@ __global__ void __launch_bounds__(THREADS) backward_atomic(
     write_dx<THREADS>(gamma, dx, row.rstd, start, D, x_hat, d);
 }
 
-// ---- Backward, two stages ------------------------------------------------------------------------
-// Stage 1: few blocks, each with many rows. A block works on ROWS rows at a time: one, or if rows are
-// short one in every warp. It adds its rows up on the chip and writes one row of partial sums: dgamma's
-// D columns, then dbeta's. Every thread has sums of its own, for the columns it owns: no barrier, no
-// atomics. They are kept in shared memory, because x_hat and dy fill the registers, in groups of four:
-// one access of 16 bytes each.
+// ---- Backward, two stages -----------------------------------------------------------------------
+// Stage 1: few blocks, each with many rows. A block works on ROWS rows at a time: one, or if rows
+// are short one in every warp. It adds its rows up on the chip and writes one row of partial sums:
+// dgamma's D columns, then dbeta's. Every thread has sums of its own, for the columns it owns: no
+// barrier, no atomics. They are kept in shared memory, because x_hat and dy fill the registers, in
+// groups of four: one access of 16 bytes each.
 template <int THREADS, int VECTORS, int WIDTH, int ROWS, class T>
 __device__ void backward_rows(
     const Vector<WIDTH, T> *x, const Vector<WIDTH, T> *dy, const Vector<WIDTH, T> *gamma,
@@ -434,8 +438,8 @@ __device__ void backward_rows(
     }
 }
 
-// BLOCKS is how many blocks shall fit on one multiprocessor: more registers than that leaves are not
-// used, but all of those are, for loads in flight.
+// BLOCKS is how many blocks shall fit on one multiprocessor: more registers than that leaves are
+// not used, but all of those are, for loads in flight.
 template <int THREADS, int VECTORS, int WIDTH, int ROWS, int BLOCKS, class T = float>
 __global__ void __launch_bounds__(THREADS * ROWS, BLOCKS) backward(
     const Vector<WIDTH, T> *x, const Vector<WIDTH, T> *dy, const Vector<WIDTH, T> *gamma,
@@ -446,8 +450,8 @@ __global__ void __launch_bounds__(THREADS * ROWS, BLOCKS) backward(
         x, dy, gamma, mean, mean_lo, rstd, dx, partial, rows, D);
 }
 
-// The same without keeping the row, for rows of any length: x is read twice and dy three times, and the
-// sums are kept where they end, in partial.
+// The same without keeping the row, for rows of any length: x is read twice and dy three times, and
+// the sums are kept where they end, in partial.
 template <int THREADS, int WIDTH, class T = float>
 __global__ void __launch_bounds__(THREADS) backward_looping(
     const Vector<WIDTH, T> *x, const Vector<WIDTH, T> *dy, const Vector<WIDTH, T> *gamma,
@@ -501,10 +505,10 @@ __global__ void __launch_bounds__(THREADS) backward_looping(
     }
 }
 
-// Stage 2: add up the rows of partial sums, in float64 and always in the same order, so that two runs
-// give the same bits. A block has few columns, so that there are many blocks: 8 floats are the 32 bytes
-// that memory moves at a time. Its threads share the rows: lanes with the same column add up what they
-// have, then one thread per column what the warps have.
+// Stage 2: add up the rows of partial sums, in float64 and always in the same order, so that two
+// runs give the same bits. A block has few columns, so that there are many blocks: 8 floats are the
+// 32 bytes that memory moves at a time. Its threads share the rows: lanes with the same column add
+// up what they have, then one thread per column what the warps have.
 template <int THREADS, int COLUMNS, class T = float>
 __global__ void __launch_bounds__(THREADS) column_sums(
     const float *partial, T *__restrict__ gradients, int rows, int columns)
@@ -528,10 +532,10 @@ __global__ void __launch_bounds__(THREADS) column_sums(
     }
 }
 
-// ---- Backward, both stages in one launch ---------------------------------------------------------
-// The block that finishes last adds up what all blocks have written. Which one that is, is chance; but
-// the order of the additions is not. counter must be zero before. For small inputs: the last block is
-// alone, and it takes long over more than a few hundred kB.
+// ---- Backward, both stages in one launch --------------------------------------------------------
+// The block that finishes last adds up what all blocks have written. Which one that is, is chance;
+// but the order of the additions is not. counter must be zero before. For small inputs: the last
+// block is alone, and it takes long over more than a few hundred kB.
 template <int THREADS, int VECTORS, int WIDTH, int ROWS, int BLOCKS>
 __global__ void __launch_bounds__(THREADS * ROWS, BLOCKS) backward_single(
     const Vector<WIDTH> *x, const Vector<WIDTH> *dy, const Vector<WIDTH> *gamma,

@@ -192,7 +192,7 @@ def instance(kernel, threads, entries, width, shared_limit=np.inf, stored="float
     if shared + static > shared_limit:
         return None
     if blocks is None:  # enough registers for all loads of a row to be in flight
-        registers = 128 if entries > 16 else 64 if entries == 4 else 96 if width > 1 else 104
+        registers = 64 if entries == 4 else 96 if entries == 16 and width > 1 else 128
         by_shared = (shared_limit + 1024) // (
             shared + 1024
         )  # the driver takes some of each block's
