@@ -349,7 +349,7 @@ FAULTS = {  # body of a kernel: what the emulator says
     "out[t - 1] = 0;": r"out\[-1\] is out of range: thread 0 of block 0 wants to write it in",
     "float *p = out + 4096 * t; if (*p == 0) out[t] = 1;": r"out\[4096\] is out of range",
     "float4 *v = reinterpret_cast<float4 *>(out + 1); v[t / 8] = make_float4(1, 2, 3, 4);":
-        "not a multiple of 16 as .*, in line 4|in line 4 at an address that is not a multiple of 16",
+        "not a multiple of 16 as .*, in line 4|in line 4 at an address that is not a multiple",
     "__shared__ float big[20000]; big[t] = 1; out[t] = big[t];":
         "the shared arrays of a block have 80000 bytes: more than 49152 must be asked for",
     "__shared__ int n; if (t == 0) { n = 0; }\n__syncthreads(); atomicAdd(&n, 1);\nout[t] = n;":

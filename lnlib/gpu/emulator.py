@@ -287,8 +287,8 @@ def _build(source, kernel, arguments):
 def _compile(result, text, *flags):
     command = [
         *_compiler(), "-c", "-o", result, "-std=c++17", "-ffp-contract=off", "-fno-exceptions",
-        "-fno-rtti", "-fno-threadsafe-statics", "-Werror=return-type", "-fPIE", "-I", FOLDER, *flags,
-        "-x", "c++", "-",
+        "-fno-rtti", "-fno-threadsafe-statics", "-Werror=return-type", "-fPIE", "-I", FOLDER,
+        *flags, "-x", "c++", "-",
     ]  # fmt: skip
     return subprocess.run(
         command, input=text, capture_output=True, encoding="utf-8", errors="replace"
@@ -389,8 +389,8 @@ def _shared(match):
         name, sizes = re.fullmatch(r"\s*(\w+)\s*((?:\[.*\])?)\s*", part).groups()
         made += f"static void *{name}_site; "
         if sizes.replace(" ", "") == "[]":
-            function, kind_ = "dynamic_shared", f"{volatile}{kind}"
-            made += f"{kind_}*const {name} = emulated::{function}<{kind_}>(&{name}_site, "
+            kind = volatile + kind
+            made += f"{kind}*const {name} = emulated::dynamic_shared<{kind}>(&{name}_site, "
         else:
             made += f"typedef {volatile}{kind}{name}_type{sizes}; "
             made += f"{name}_type &{name} = emulated::shared<{name}_type>(&{name}_site, "
