@@ -208,15 +208,13 @@ static inline T shuffled(char kind, unsigned mask, T value, int which, int width
 
 void *shared(void **site, const char *name, size_t bytes, size_t element, size_t row);
 char *argument(int k, size_t element);
-const char *number(int k);
 double real(int k);
 long long whole(int k);
 int launch(int count, char **words, void (*kernel)());
 
+// The size of an element, and for arrays of arrays how many there are in a row.
 template <class T> struct Shape { enum { element = sizeof(T), row = 0 }; };
-template <class T, size_t N> struct Shape<T[N]> {
-    enum { element = Shape<T>::element, row = Shape<T>::row ? (int)Shape<T>::row : 0 };
-};
+template <class T, size_t N> struct Shape<T[N]> { enum { element = sizeof(T), row = 0 }; };
 template <class T, size_t M, size_t N> struct Shape<T[M][N]> { enum { element = sizeof(T), row = N }; };
 
 template <class T>

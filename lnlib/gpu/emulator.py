@@ -259,7 +259,8 @@ def _build(source, kernel, arguments):
     values = ", ".join(f"emulated::Argument{{{k}}}" for k in range(arguments))
     text = (
         f'#include "emulator.h"\n#line 1 "layernorm.cu"\n{_translate(source)}\n'
-        f'#line 1 "launch"\nstatic void launched() {{ return (&{kernel})({values}); }}\n'
+        f'#line 1 "launch"\nstatic void launched()\n'
+        f"{{ auto one = {kernel}; return one({values}); }}\n"
         "int main(int count, char **words) { return emulated::launch(count, words, launched); }\n"
     )
     name = hashlib.sha256(repr((_compiler(), text)).encode()).hexdigest()[:16]
@@ -276,7 +277,7 @@ def _build(source, kernel, arguments):
     done = _compile(program.with_suffix(".o"), text, "-O0", "-g1", *_watching(tuple(_compiler())))
     if done.returncode:
         _explain(kernel, source, done.stderr)
-    link = [*_compiler(), "-o", program, program.with_suffix(".o"), machine, "-lm"]
+    link = [*_compiler(), "-g", "-pie", "-o", program, program.with_suffix(".o"), machine, "-lm"]
     done = subprocess.run(link, capture_output=True, encoding="utf-8", errors="replace")
     if done.returncode:
         raise EmulationError(f"{kernel} cannot be linked: {_errors(done.stderr)[0][1]}")
@@ -286,8 +287,8 @@ def _build(source, kernel, arguments):
 def _compile(result, text, *flags):
     command = [
         *_compiler(), "-c", "-o", result, "-std=c++17", "-ffp-contract=off", "-fno-exceptions",
-        "-fno-rtti", "-fno-threadsafe-statics", "-Werror=return-type", "-I", FOLDER, *flags,
-        "-x", "c++", "-",
+        "-fno-rtti", "-fno-threadsafe-statics", "-Werror=return-type", "-fPIE", "-I", FOLDER,
+        *flags, "-x", "c++", "-",
     ]  # fmt: skip
     return subprocess.run(
         command, input=text, capture_output=True, encoding="utf-8", errors="replace"
@@ -354,7 +355,7 @@ def _with_lines(text, program):
             capture_output=True, encoding="utf-8",
         )  # fmt: skip
         places = re.findall(r"([^/\n]*):(\d+)", done.stdout)
-        here = [(f, n) for f, n in places if f != "emulator.h"]
+        here = [(f, n) for f, n in places if f not in ("emulator.h", "??")]
         return f" in line {here[0][1]}" if here else ""
 
     if not shutil.which("addr2line"):
@@ -388,8 +389,8 @@ def _shared(match):
         name, sizes = re.fullmatch(r"\s*(\w+)\s*((?:\[.*\])?)\s*", part).groups()
         made += f"static void *{name}_site; "
         if sizes.replace(" ", "") == "[]":
-            function, kind_ = "dynamic_shared", f"{volatile}{kind}"
-            made += f"{kind_}*const {name} = emulated::{function}<{kind_}>(&{name}_site, "
+            kind = volatile + kind
+            made += f"{kind}*const {name} = emulated::dynamic_shared<{kind}>(&{name}_site, "
         else:
             made += f"typedef {volatile}{kind}{name}_type{sizes}; "
             made += f"{name}_type &{name} = emulated::shared<{name}_type>(&{name}_site, "

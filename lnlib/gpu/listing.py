@@ -9,7 +9,7 @@ TOKENS = {  # colours that can be read on white and on black
     "#808080": r"//[^\n]*",
     "#c2571a": r"#\w+(?: unroll)?",
     "#9a5fd0": r"\b__\w+|\b(?:atomicAdd|threadIdx|blockIdx|blockDim|gridDim)\b",
-    "#2f81c7": r"\b(?:auto|bool|break|class|const|double|else|extern|false|float[24]?|for|if|int|long"
+    "#2f81c7": r"\b(?:bool|break|class|const|double|else|extern|false|float[24]?|for|if|int|long"
     r"|return|struct|template|true|unsigned|using|void|while)\b",
 }
 
@@ -31,7 +31,8 @@ class Listing:
             lines.append(html.escape(self.text[last : match.start()]))
             lines.append(f'<span style="color:{colour}">{html.escape(match[0])}</span>')
             last = match.end()
-        return f"<pre>{''.join(lines)}{html.escape(self.text[last:])}</pre>"
+        style = "font-family:var(--jp-code-font-family,monospace);line-height:1.3"
+        return f"<pre style='{style}'>{''.join(lines)}{html.escape(self.text[last:])}</pre>"
 
 
 def listing(start, end="\n}\n", source=None):
