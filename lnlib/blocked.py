@@ -1,12 +1,11 @@
 """The same layer, a block of rows at a time: fusion, on a CPU.
 
 NumPy runs one operation over the whole array, then the next, and each of them moves everything
-through memory. Here all operations run on a block of rows that stays in the processor's cache.
-Sums along rows and columns are products with a vector, which BLAS does, and numbers that differ per
-row are spread over the columns by a product of rank two, which is faster than broadcasting.
+through memory. Here all operations run on a block of rows that stays in the processor's cache, and
+BLAS adds up: sums along rows and columns are products with a vector.
 
-Rows are centred, twice as in the reference, where they need it: x where a mean is larger than its
-row's spread, gamma * dy where its means would cost dx digits.
+x is centred, twice as in the reference, where it needs it: in blocks with a row whose mean is
+larger than 0.7 times its spread. gamma * dy is centred twice always.
 """
 
 from typing import NamedTuple
@@ -20,8 +19,11 @@ from .checks import check_backward, check_forward, check_out
 # this size that a pass works on, 5 MiB in float32; and NumPy's calls, of about a microsecond each,
 # are few against the work in them.
 BLOCK = 2**18
+# NumPy works through a buffer of 8192 numbers, and fills it anew with what it broadcasts to several
+# rows. With a buffer shorter than a row it does not; very short rows are better off as it is.
+SHORT_BUFFER, LONG_ROW = 16, 512
 RUN = 16  # rows that are added up before float64 takes over
-STRIP = 768  # columns that BLAS adds up, one after the other on old processors; float64 beyond
+STRIP = 512  # columns that BLAS adds up, one after the other on old processors; float64 beyond
 
 
 class BlockedCache(NamedTuple):
@@ -72,36 +74,34 @@ def layer_norm_forward(x, gamma, beta, eps=1e-5, *, out=None):
 
     Notes
     -----
-    y = xc * (rstd * gamma) + (beta - mean_lo * rstd * gamma), where xc is x, or x - mean in blocks
-    with a row whose mean is larger than 1.2 times its spread. Rows with rstd below 1e-3 or above
-    1e4 are left to the reference, which scales them: so dy * xc stays in range for dy from 1e-30 to
-    1e30.
+    y = (xc * rstd - mean_lo * rstd) * gamma + beta, where xc is x, or x - mean in blocks with a row
+    whose mean is larger than 0.7 times its spread. Rows with rstd below 1e-3 or above 1e4 are left
+    to the reference, which scales them: so dy * xc stays in range for dy from 1e-30 to 1e30.
     """
     x, gamma, beta, eps, dtype = check_forward(x, gamma, beta, eps)
     y = check_out(out, x, dtype, x)
     work, D = gamma.dtype, len(gamma)
     flat_x, flat_y = x.reshape(-1, D), y.reshape(-1, D)  # (N, D)
     mean, mean_lo, rstd = np.zeros((3, len(flat_x)), work)  # (N,) each
-    to_gain, to_shift = np.stack((gamma, np.zeros_like(gamma))), np.stack((beta, gamma))  # (2, D)
-    rows = rows_per_block(len(flat_x), D)
-    buffers = np.empty((2, rows, D), work)
+    ones, rows = np.ones(D, work), rows_per_block(len(flat_x), D)
+    buffer = np.empty((rows, D), work)
     with np.errstate(all="ignore"):  # rows that go out of range are done again
+        _shorten_buffer(D)
         for b in _slices(len(flat_x), rows):
             xc = flat_x[b].astype(work, copy=False)  # (n, D)
-            product, other = buffers[:, : len(xc)]  # (n, D) each
-            m, var = _mean_and_variance(xc)  # (n,) each
-            if not np.all(m * m <= 1.5 * var):
+            m, var = _mean_and_variance(xc, ones)  # (n,) each
+            if not np.all(2 * m * m <= var):
                 mean[b] = m
-                xc = np.subtract(xc, m[:, None], out=other)
-                m, var = _mean_and_variance(xc)
+                xc = np.subtract(xc, m[:, None], out=buffer[: len(xc)])
+                m, var = _mean_and_variance(xc, ones)
             r = 1 / np.sqrt(var + work.type(eps))
-            in_range = (np.abs(m) * r <= 1.5) & (r > 1e-3) & (r < 1e4)
+            in_range = (np.abs(m) * r <= 1) & (r > 1e-3) & (r < 1e4)
             r[~in_range] = np.nan
             mean_lo[b], rstd[b] = m, r
-            product = _outer(r, 0, to_gain, out=product)
-            product *= xc
-            shift = _outer(1, -m * r, to_shift, out=other)
-            np.add(product, shift, out=flat_y[b])
+            x_hat = np.multiply(xc, r[:, None], out=buffer[: len(xc)])
+            x_hat -= (m * r)[:, None]
+            x_hat *= gamma
+            np.add(x_hat, beta, out=flat_y[b])
     again = np.flatnonzero(np.isnan(rstd))
     if len(again):
         flat_y[again], _ = reference.layer_norm_forward(flat_x[again], gamma, beta, eps)
@@ -131,50 +131,47 @@ def layer_norm_backward(dy, cache, *, out=None):
 
     Notes
     -----
-    With g = gamma * dy and x_hat = rstd * (xc - mean_lo), the formula of the reference is
+    With x_hat = rstd * (xc - mean_lo) and g = gamma * dy, less a constant, the formula is
     dx = rstd * g - slope * xc + (slope * mean_lo - rstd * mean(g)), where
-    slope = rstd ** 2 * mean(g * x_hat). If mean(g) is large against what is left in dx, a block is
-    done again, with dy centred before gamma multiplies it.
+    slope = rstd ** 2 * mean(g * x_hat). As there, dy is centred before gamma multiplies it.
     """
     dy, dtype = check_backward(dy, cache, BlockedCache)
     dx = check_out(out, dy, dtype, dy, *cache[:5])
     work, D = np.result_type(dy, cache.gamma), len(cache.gamma)
     flat_dy, flat_dx, flat_x = (a.reshape(-1, D) for a in (dy, dx, cache.x))  # (N, D)
     mean, mean_lo, rstd = (a.ravel().astype(work) for a in cache[1:4])  # (N,) each
-    gamma = cache.gamma.astype(work)
-    to_gain = np.stack((gamma, np.zeros_like(gamma)))  # (2, D)
+    gamma, ones = cache.gamma.astype(work), np.ones(D, work)
     sums = np.zeros((2, D), np.result_type(work, np.float64))  # dgamma, dbeta
     rows = rows_per_block(len(flat_x), D)
     buffers = np.empty((3, rows, D), work)
-    for b in _slices(len(flat_x), rows):
-        m, lo, r = mean[b], mean_lo[b], rstd[b]  # (n,) each
-        if np.isnan(r).any():
-            _, exact = reference.layer_norm_forward(flat_x[b], gamma, gamma, cache.eps)
-            flat_dx[b], *more = reference.layer_norm_backward(flat_dy[b].astype(sums.dtype), exact)
-            sums += more
-            continue
-        dy_b, xc = (a[b].astype(work, copy=False) for a in (flat_dy, flat_x))  # (n, D) each
-        g, terms, centred = buffers[:, : len(xc)]  # (n, D) each
-        if m.any():
-            xc = np.subtract(xc, m[:, None], out=centred)
-            xc -= lo[:, None]
-            lo[:] = 0
-        np.multiply(dy_b, xc, out=terms)
-        sums[0] += _column_sums(r, terms) - _column_sums(r * lo, dy_b)
-        sums[1] += _column_sums(np.ones_like(r), dy_b)
-        mean_g, mean_gx = _row_mean(dy_b, gamma), _row_mean(terms, gamma)  # (n,), mean of g * xc
-        _outer(r, 0, to_gain, out=g)
-        g *= dy_b  # (n, D), rstd * gamma * dy
-        _finish(g, mean_g, mean_gx, xc, lo, r, terms, out=flat_dx[b])
-        size = np.sqrt(np.vdot(flat_dx[b], flat_dx[b]) / dy_b.size)
-        if not np.max(r * np.abs(mean_g)) <= 1.5 * size < np.inf:
-            mean_dy = _row_mean(dy_b, np.ones_like(gamma))
-            np.subtract(dy_b, mean_dy[:, None], out=g)
+    with np.errstate():  # which also ends the short buffer
+        _shorten_buffer(D)
+        for b in _slices(len(flat_x), rows):
+            m, lo, r = mean[b], mean_lo[b], rstd[b]  # (n,) each
+            if np.isnan(r).any():
+                _, kept = reference.layer_norm_forward(flat_x[b], gamma, gamma, cache.eps)
+                wide = flat_dy[b].astype(sums.dtype)
+                flat_dx[b], *more = reference.layer_norm_backward(wide, kept)
+                sums += more
+                continue
+            dy_b, xc = (a[b].astype(work, copy=False) for a in (flat_dy, flat_x))  # (n, D) each
+            g, terms, centred = buffers[:, : len(xc)]  # (n, D) each
+            if m.any():
+                xc = np.subtract(xc, m[:, None], out=centred)
+                xc -= lo[:, None]
+                lo[:] = 0
+            np.multiply(dy_b, xc, out=terms)
+            sums[0] += _column_sums(r, terms) - _column_sums(r * lo, dy_b)
+            sums[1] += _column_sums(np.ones_like(r), dy_b)
+            mean_dy = _row_mean(dy_b, ones)[:, None]  # (n, 1)
+            np.subtract(dy_b, mean_dy, out=g)
             g *= gamma
-            g += np.multiply(mean_dy[:, None], gamma - gamma.mean(), out=terms)
-            mean_g, mean_gx = _row_mean(g, np.ones_like(gamma)), _row_mean(g, xc)
+            g += np.multiply(mean_dy, gamma - gamma.mean(), out=terms)
+            mean_g = _row_mean(g, ones)  # (n,)
+            slope = r * (r * (r * (_row_mean(g, xc) - lo * mean_g)))  # (n,)
             g *= r[:, None]
-            _finish(g, mean_g, mean_gx, xc, lo, r, terms, out=flat_dx[b])
+            g -= np.multiply(xc, slope[:, None], out=terms)
+            np.add(g, (slope * lo - r * mean_g)[:, None], out=flat_dx[b])
     return dx, *sums.astype(dtype)
 
 
@@ -187,17 +184,14 @@ def _slices(total, size):
     return [slice(start, start + size) for start in range(0, total, size)]
 
 
-def _finish(g, mean_g, mean_gx, xc, lo, r, terms, out):
-    """Write dx to out from g times r, and the means of g and g * xc."""
-    slope = r * (r * (r * (mean_gx - lo * mean_g)))  # (n,)
-    terms[...] = -slope[:, None]
-    terms *= xc  # in two steps: faster than with broadcasting
-    g += terms
-    np.add(g, (slope * lo - r * mean_g)[:, None], out=out)
+def _shorten_buffer(D):
+    """Shorten NumPy's buffer for rows of D, until the np.errstate around it ends."""
+    if D >= LONG_ROW:
+        np.setbufsize(SHORT_BUFFER)
 
 
-def _mean_and_variance(a):
-    mean = _row_mean(a, np.ones_like(a[0]))
+def _mean_and_variance(a, ones):
+    mean = _row_mean(a, ones)
     return mean, _row_mean(a, a) - mean * mean
 
 
@@ -213,14 +207,4 @@ def _column_sums(weights, a):
     """Return weights @ a, (n,) by (n, D), as float64: (D,)."""
     whole = len(a) // RUN * RUN
     runs = weights[:whole].reshape(-1, 1, RUN) @ a[:whole].reshape(-1, RUN, a.shape[1])
-    return runs.sum(axis=(0, 1), dtype=np.float64) + weights[whole:] @ a[whole:]
-
-
-def _outer(first, second, rows, out):
-    """Write first * rows[0] + second * rows[1], columns times rows, to out, (n, D).
-
-    A product of rank one would do for some, but NumPy does not give that to BLAS.
-    """
-    columns = np.empty((len(out), 2), out.dtype)
-    columns[:, 0], columns[:, 1] = first, second
-    return np.matmul(columns, rows, out=out)
+    return np.ones(len(runs)) @ runs[:, 0].astype(np.float64) + weights[whole:] @ a[whole:]

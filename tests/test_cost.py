@@ -52,7 +52,7 @@ def test_bytes_are_the_operands_of_what_runs(variant, N, D):
 @pytest.mark.parametrize("N, D", SHAPES)
 def test_bytes_of_the_blocked_layer_are_what_a_small_cache_lets_through(N, D):
     buffer = 4 * D * blocked.rows_per_block(N, D)
-    for (direction, steps), buffers in zip(traced_passes("blocked", N, D).items(), (2, 3)):
+    for (direction, steps), buffers in zip(traced_passes("blocked", N, D).items(), (1, 3)):
         predicted = cost.cost("blocked", direction, N, D).moved
         assert predicted < traffic(steps, 8 * 2**20) < 1.1 * (predicted + buffers * buffer)
         assert traffic(steps, 2**20) > 3 * predicted  # a cache that is too small
@@ -70,7 +70,7 @@ def peak_of(function, *args, **kwargs):
 @pytest.mark.parametrize(
     "variant, N, D",
     [(v, *s) for v in PASSES for s in SHAPES]
-    + [("blocked", *s) for s in [(100_000, 16), (300, 16384), (200_000, 1), (60_000, 64)]],
+    + [("blocked", *s) for s in [(100_000, 16), (300, 16384), (200_000, 4), (60_000, 64)]],
 )
 def test_peak_memory(variant, N, D, dtype):
     dy, x, gamma, beta = data((N, D), dtype)
