@@ -280,7 +280,8 @@ __global__ void __launch_bounds__(THREADS) forward_looping(
 // ---- Backward: one row --------------------------------------------------------------------------
 // dgamma = sum over rows of dy * x_hat, dbeta = sum over rows of dy, and with g = gamma * dy dx =
 // rstd * (g - mean(g) - x_hat * mean(g * x_hat)). If g has a large mean, rounding leaves a part of
-// it in g - mean(g), as it does in x - mean(x). So g is centred twice, too.
+// it in g - mean(g), as it does in x - mean(x). So g is centred twice, too. That does not mend the
+// rounding of the products themselves, which matters if gamma is nearly constant but not 1.
 
 // x_hat from x and the three saved numbers of its row.
 struct Row {
