@@ -5,7 +5,7 @@ through memory. Here all operations run on a block of rows that stays in the pro
 BLAS adds up: sums along rows and columns are products with a vector.
 
 x is centred, twice as in the reference, where it needs it: in blocks with a row whose mean is
-larger than 0.7 times its spread. gamma * dy is centred twice always.
+larger than 0.7 times its spread. dy is centred always, before gamma multiplies it.
 """
 
 from typing import NamedTuple
