@@ -163,11 +163,10 @@ def configuration(kernel, D, width, shared_limit=np.inf, stored="float"):
     """
     if kernel in ("backward_atomic", "backward_single") and stored != "float":
         raise ValueError(f"{kernel} is for float32; backward takes half types too")
-    in_forward_teams = kernel in ("forward", "backward_atomic")
     if width == 1:
-        teams = NARROW_FORWARD_TEAMS if in_forward_teams else NARROW_BACKWARD_TEAMS
+        teams = NARROW_FORWARD_TEAMS if kernel == "forward" else NARROW_BACKWARD_TEAMS
     else:
-        teams = FORWARD_TEAMS if in_forward_teams else BACKWARD_TEAMS
+        teams = FORWARD_TEAMS if kernel in ("forward", "backward_atomic") else BACKWARD_TEAMS
     fitting = [team for most, team in teams.items() if D <= most and team[1] % width == 0]
     chosen = instance(kernel, *fitting[0], width, shared_limit, stored) if fitting else None
     if kernel in ("forward", "backward") and chosen is None:
