@@ -65,35 +65,43 @@ def test_decimal_arithmetic_agrees(D):
         assert norm_wise(value, truth, scale) <= PROMISE
 
 
+GAMMAS = {"ones": (1, 0), "constant": (1.3, 0), "nearly constant": (1.3, 1e-4), "varied": (0, 1)}
+
+
 @pytest.mark.parametrize("kernel", BACKWARD)
-@pytest.mark.parametrize("gamma_is", ["ones", "varied"])
+@pytest.mark.parametrize("gamma_is", GAMMAS)
 def test_dx_keeps_the_promise_for_biased_dy(kernel, gamma_is):
     """The yardstick is the largest entry of dx: g centred once would lose a digit per 10."""
-    for D in (33, 1100):
-        for bias in (-1e2, 1e3, 1e4):
-            dy, x, gamma, beta = arrays((10, D), seed=D, offset=1e3)
-            dy += np.float32(bias)
-            if gamma_is == "ones":
-                gamma[:] = 1
-            got = emulate(dy, x, gamma, beta, kernel=kernel)[1]
-            wide = [a.astype(np.float64) for a in (x, gamma, beta)]
-            _, cache = lnlib.layer_norm_forward(*wide, float(np.float32(1e-5)))
-            dx = lnlib.layer_norm_backward(dy.astype(np.float64), cache)[0]
-            assert norm_wise(got, dx) <= PROMISE
+    level, spread = GAMMAS[gamma_is]
+    for D, bias, offset in (33, -1e2, 1e7), (1100, 1e3, 0), (33, 1e4, 1e3), (1100, -1e4, 1e7):
+        dy, x, gamma, beta = arrays((10, D), seed=D, offset=offset)
+        dy += np.float32(bias)
+        gamma = (level + spread * gamma).astype(np.float32)
+        got = emulate(dy, x, gamma, beta, kernel=kernel)[1]
+        wide = [a.astype(np.float64) for a in (x, gamma, beta)]
+        _, cache = lnlib.layer_norm_forward(*wide, float(np.float32(1e-5)))
+        dx = lnlib.layer_norm_backward(dy.astype(np.float64), cache)[0]
+        assert norm_wise(got, dx) <= PROMISE
+
+
+WITHOUT = {  # write_dx, which three variants share; backward_looping works g out in two loops
+    "the first centring": (r"-near\)", "0)", 3),
+    "the second centring": (r"rest = sums.x \* one_over_D", "rest = 0", 2),
+    "a single rounding": (r"fmaf\((.*), (.*), -near\)", r"\1 * \2 - near", 3),
+}
 
 
 @pytest.mark.parametrize("kernel", BACKWARD)
-def test_the_second_centring_of_g_is_what_keeps_it(kernel):
+@pytest.mark.parametrize("missing", WITHOUT)
+def test_what_keeps_the_promise_for_biased_dy(kernel, missing):
     """Take it out, in whichever kernel, and the test above would fail."""
-    source = gpu.read_source()
-    rest = "const float rest = sums.x * one_over_D"
-    assert source.count(rest) == 2  # in write_dx, which three variants share, and backward_looping
-    source = source.replace(rest, "const float rest = 0")
+    source, found = re.subn(*WITHOUT[missing][:2], gpu.read_source())
+    assert found == WITHOUT[missing][2]
     dy, x, gamma, beta = arrays((10, 600), offset=1e3)
-    dy += np.float32(1e3)
-    gamma[:] = 1
-    once = emulate(dy, x, gamma, beta, kernel=kernel, source=source)[1]
-    assert norm_wise(once, emulate(dy, x, gamma, beta, kernel=kernel)[1]) > 10 * PROMISE
+    dy += np.float32(1e4)
+    gamma[:] = 1.3
+    got = emulate(dy, x, gamma, beta, kernel=kernel, source=source)[1]
+    assert norm_wise(got, emulate(dy, x, gamma, beta, kernel=kernel)[1]) > 10 * PROMISE
 
 
 @pytest.mark.parametrize("D", [100, 300, 2049, 8190])
