@@ -701,7 +701,6 @@ def fake_bench(fake_cupy, monkeypatch):
     event = SimpleNamespace(record=lambda: None, synchronize=lambda: None)
     fake_cupy.cuda.Event = lambda: event
     fake_cupy.cuda.get_elapsed_time = lambda start, end: next(now) / 1000
-    fake_cupy.fuse = lambda: lambda function: function
     fake_cupy.RawKernel = lambda code, name: FakeSpin()
     fake_cupy.asarray = lambda a: a.view(FakeArray)
     fake_cupy.negative, fake_cupy.add, fake_cupy.__version__ = np.negative, np.add, "0"
@@ -727,7 +726,7 @@ def test_benchmark_of_the_fake(fake_bench, monkeypatch, tmp_path, capsys):
     assert record["device"] == "Fake" and record["driver"] == 12090 and record["nvrtc"] == "12.9"
     assert record["multiprocessors"] == 2 and record["L2 bytes"] == 5 * 2**20
     rungs = [(one["pass"], one["rung"]) for one in record["measured"]]
-    assert len(rungs) == len(set(rungs)) == 11 + 1 + 2 * 2 * 2
+    assert len(rungs) == len(set(rungs)) == 9 + 1 + 2 * 2 * 2
     for one in record["measured"]:
         size = bench.minimum_bytes(one["pass"], 9, 32) if one["rung"] != "add" else 12 * 9 * 32
         assert one["GB/s"] == pytest.approx(size / one["microseconds"] / 1e3)
@@ -739,9 +738,14 @@ def test_benchmark_of_the_fake(fake_bench, monkeypatch, tmp_path, capsys):
         )
         assert one["fraction of copy"] == pytest.approx(ceiling / one["microseconds"])
     assert "two stages" in capsys.readouterr().out
-    wrong = lambda dy, cache: (dy, 2 * dy.sum(axis=0), dy.sum(axis=0))  # noqa: E731
-    monkeypatch.setattr(bench, "fused", lambda cupy: (bench.reference_forward, wrong))
-    with pytest.raises(AssertionError, match="cupy.fuse is wrong at 9 x 32: .*dgamma"):
+    right = launch.layer_norm_backward
+
+    def wrong(dy, cache, **how):
+        dx, dgamma, dbeta = right(dy, cache, **how)
+        return dx, 2 * dgamma, dbeta
+
+    monkeypatch.setattr(launch, "layer_norm_backward", wrong)
+    with pytest.raises(AssertionError, match="atomics is wrong at 9 x 32: .*'dgamma': 1"):
         bench.main(["--shapes", "9x32"])
 
 
@@ -764,17 +768,12 @@ def test_minimum_bytes():
     assert bench.minimum_bytes("backward", 10, 8) == 4 * (3 * 80 + 3 * 8) + 10 * 12
 
 
-def test_rungs_without_our_kernels_agree_with_the_reference():
+def test_the_benchmarks_reference_agrees():
     case = dy, x, gamma, beta = arrays((7, 50), offset=3)
-    same = SimpleNamespace(fuse=lambda: lambda function: function)
-    for forward, backward in [
-        (bench.reference_forward, bench.reference_backward),
-        bench.fused(same),
-    ]:
-        y, cache = forward(x, gamma, beta, 1e-5)
-        results = (y, *backward(dy, cache))
-        assert {a.dtype for a in results} == {np.dtype(np.float32)}
-        assert_promise(results, *case)
+    y, cache = bench.reference_forward(x, gamma, beta, 1e-5)
+    results = (y, *bench.reference_backward(dy, cache))
+    assert {a.dtype for a in results} == {np.dtype(np.float32)}
+    assert_promise(results, *case)
 
 
 def test_benchmark_without_a_gpu(monkeypatch, capsys):
