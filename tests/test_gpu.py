@@ -745,7 +745,7 @@ def test_benchmark_of_the_fake(fake_bench, monkeypatch, tmp_path, capsys):
         return dx, 2 * dgamma, dbeta
 
     monkeypatch.setattr(launch, "layer_norm_backward", wrong)
-    with pytest.raises(AssertionError, match="atomics is wrong at 9 x 32: .*'dgamma': 1"):
+    with pytest.raises(AssertionError, match="atomics is wrong at 9 x 32: .*'dgamma': (1|0.99)"):
         bench.main(["--shapes", "9x32"])
 
 
