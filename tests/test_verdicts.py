@@ -51,8 +51,7 @@ def test_the_call_to_run_again_is_code():
     names = {}
     source = tree.find(".//pre/code").text.splitlines()
     exec(source[0], names)
-    x = eval(source[1], names | {"row_mean": lambda x: x})
-    assert x.ndim == 3
+    assert eval(source[1], names | {"row_mean": row_mean}).shape == (3, 5)
 
 
 def luminance(colour):
