@@ -3,7 +3,8 @@
 Without paths: all notebooks of the course; with --as-they-are nothing is executed. What is written
 depends only on sources and results: no timings, execution counts 1..N. A cell's metadata "alt" is
 the alt text of the figure that it draws; it is kept, and written where nbconvert and the book look
-for it. Links to the pages before and after stand in two cells that are written here.
+for it. Texts are split where a slide ends. Links to the pages before and after stand in two cells
+that are written here.
 """
 
 import base64
@@ -73,6 +74,23 @@ def navigation(path):
     return " | ".join(f"[{text}]({target})" for (text, _), target in zip(links, targets))
 
 
+def split(cell):
+    """Split a text where a slide ends: before a heading, and after a figure's caption."""
+    if cell.cell_type != "markdown":
+        return [cell]
+    texts = re.split(r"\n+(?=## )", cell.source)
+    caption, _, rest = texts[0].partition("\n\n")
+    if rest and is_caption(caption):
+        texts[:1] = [caption, rest]
+    ids = [cell.id, *(f"{cell.id}-{k}" for k in range(2, len(texts) + 1))]
+    return [nbformat.v4.new_markdown_cell(text, id=name) for text, name in zip(texts, ids)]
+
+
+def is_caption(text):
+    """Is this a text in italics?"""
+    return bool(re.match(r"\*\w", text))
+
+
 def slide_types(cells):
     """Return what each cell is in a slide show: one idea a slide, pictures on their own."""
     types, before = {cell.id: "skip" for cell in cells}, None
@@ -86,8 +104,7 @@ def slide_types(cells):
         elif types[before.id] == "skip":
             pass
         elif cell.cell_type == "markdown":
-            caption = re.match(r"\*\w", cell.source)
-            types[cell.id] = "-" if caption else "subslide"
+            types[cell.id] = "-" if is_caption(cell.source) else "subslide"
         elif pictures(cell):
             types[cell.id] = "subslide"
         else:  # an answer waits for a click
@@ -121,7 +138,8 @@ def execute(path):
 def write(notebook, path):
     """Write a notebook in the one form in which it is stored."""
     notebook.metadata = nbformat.from_dict(METADATA | {"title": title(path)})
-    inner = [cell for cell in notebook.cells if cell.id not in NAVIGATION]
+    cells = [cell for cell in notebook.cells if cell.id not in NAVIGATION]
+    inner = [part for cell in cells for part in split(cell)]
     top, end = (nbformat.v4.new_markdown_cell(navigation(path), id=name) for name in NAVIGATION)
     notebook.cells = [inner[0], top, *inner[1:], end]
     for cell, slide_type in zip(notebook.cells, slide_types(notebook.cells)):

@@ -18,6 +18,7 @@ from execute_notebooks import (
     navigation,
     pictures,
     slide_types,
+    split,
     title,
 )
 
@@ -56,7 +57,7 @@ def test_executed_in_order_and_normalised(path):
         assert set(cell.metadata) - {"tags", "alt", "mystnb"} == {"slideshow"}
         assert cell.metadata.slideshow == {"slide_type": slide_type}
         assert set(cell.metadata.get("tags", [])) <= {"nbval-ignore-output"}
-        assert cell.source.strip()
+        assert cell.source.strip() and len(split(cell)) == 1
     assert nbformat.writes(notebook) + "\n" == path.read_text("utf-8")
 
 
@@ -169,12 +170,13 @@ def test_lesson_asserts_and_draws(path):
 
 @each_lesson
 def test_figures_have_alt_text(path):
-    """A lesson describes all of its figures, or none; what is described is a figure."""
+    """A lesson describes all of its figures; what is described is a figure."""
     described = [cell for cell in code_cells(path) if "alt" in cell.metadata]
-    assert described in ([], [cell for cell in code_cells(path) if pictures(cell)])
+    assert described == [cell for cell in code_cells(path) if pictures(cell)]
     for cell in described:
         assert re.fullmatch(r"[A-Z].{40,500}\.", cell.metadata.alt), cell.metadata.alt
         assert "$" not in cell.metadata.alt and "\\" not in cell.metadata.alt  # it is read aloud
+        assert cell.metadata.mystnb == {"image": {"alt": cell.metadata.alt}}
         for output in cell.outputs:
             if "image/png" in output.get("data", {}):
                 assert output.metadata["image/png"] == {"alt": cell.metadata.alt}
