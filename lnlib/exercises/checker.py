@@ -7,6 +7,7 @@ compared with every mistake before anything else is said.
 
 import copy
 import difflib
+import html
 import inspect
 import re
 import textwrap
@@ -67,6 +68,16 @@ class Exercise(NamedTuple):
     expected: Callable | None = None
 
 
+_AGAIN = "Run it again: "
+# Status -> a sign, and a colour that stands out on a white page (3:1) and on a dark one
+_SIGNS = {
+    "right": ("✓", "#388e3c"),
+    "wrong": ("✗", "#d32f2f"),
+    NOT_DONE: ("…", "#757575"),
+    "not checked": ("?", "#b26a00"),
+}
+
+
 class Verdict(NamedTuple):
     """The answer to a learner.
 
@@ -85,6 +96,17 @@ class Verdict(NamedTuple):
 
     def __repr__(self):
         return "\n".join([f"{self.name}: {self.status}", *map(_WRAP.fill, self.remarks)])
+
+    def _repr_html_(self):
+        """Return what `repr` says, with a coloured edge and the call to run again as code."""
+        sign, colour = _SIGNS[self.status]
+        lines = [f"<b>{sign} {html.escape(self.name)}: {self.status}</b>"]
+        for remark in self.remarks:
+            text, again, call = html.escape(remark, quote=False).partition(_AGAIN)
+            code = f"<pre><code>{call.replace('; ', chr(10), 1)}</code></pre>" if again else ""
+            lines.append(f"<div>{text}{again.strip()}{code}</div>")
+        style = f"border-left: 5px solid {colour}; padding-left: 10px"
+        return "\n".join([f'<div style="{style}">', *lines, "</div>"])
 
 
 class Score(str):
@@ -237,9 +259,9 @@ def _again(name, task, number):
         return ""
     arguments = list(task.cases().values())[number]
     if all(isinstance(a, int | float | str) for a in arguments):
-        return f"Run it again: {name}({', '.join(map(repr, arguments))})"
+        return f"{_AGAIN}{name}({', '.join(map(repr, arguments))})"
     call = f"{name}(*inputs({name}, {number + 1}))"
-    return f"Run it again: from lnlib.exercises import inputs; {call}"
+    return f"{_AGAIN}from lnlib.exercises import inputs; {call}"
 
 
 def _tried(labels, rtol):
