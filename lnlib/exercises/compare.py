@@ -1,5 +1,7 @@
 """Compare a learner's results with the right ones and with those of the known mistakes."""
 
+import inspect
+
 import numpy as np
 
 from .describe import close, describe, shape_trouble
@@ -120,8 +122,10 @@ def _what_is_wrong(k, task, cases, mine, right, known, done):
         trouble = shape_trouble(mine[k], theirs, cases)
         trouble = trouble and shape_trouble(mine[k], right[k], cases)
         return f"{text} Also: {trouble}" if trouble else text
-    terms_of = task.terms.get(task.outputs[k])
-    terms = [terms_of(*a) for a in cases.values()] if terms_of else None
+    names, others = inspect.signature(task.right).parameters, task.right.__globals__
+    terms = task.terms and [
+        task.terms.values(others | dict(zip(names, arguments))) for arguments in cases.values()
+    ]
     return describe(task.outputs[k], mine[k], right[k], list(cases), terms, task.rtol)
 
 

@@ -3,9 +3,8 @@
 import numpy as np
 
 from ..layernorm import layer_norm_forward
-from .checker import exercise
+from .checker import exercise, mistakes
 from .data import layer, layers
-from .edits import edits
 
 
 def _pairs():
@@ -43,10 +42,8 @@ def _pairs():
     }
 
 
-@exercise(
-    "answer",
-    _pairs,
-    edits("""
+@exercise("answer", _pairs, rtol=0)
+@mistakes("""
     error <= rtol => not error > rtol  # a NaN passes: `nan > rtol` is False. Ask if it is small.
     np.max => np.nanmax  # a NaN is passed over, and no error is found; it must fail the check.
     np.abs(measured) => np.abs(measured) + 1e-8  # something added lets small wrong gradients pass.
@@ -62,9 +59,7 @@ def _pairs():
     <= rtol => <= 1e-8  # rtol is not used.
     <= => >=  # True where the error is large; it should be True where it is small.
     <= => <  # an error of exactly rtol must pass: "at most" is <=.
-    """),
-    rtol=0,
-)
+""")
 def agrees(computed, measured, rtol):
     """Return True if the norm-wise error is at most rtol, else False; both arrays (B, T, D)."""
     error = np.max(np.abs(computed - measured)) / np.max(np.abs(measured))
@@ -90,7 +85,8 @@ def _curved(seed, *shape, centre=0.0):
         "an array of shape (2, 3, 5)": (*_curved(34, 2, 3, 5), 1e-3),
         "x near 1e8, where the step taken is not 2h": (*_curved(35, 3, 4, centre=1e8), 1e-6),
     },
-    edits("""
+)
+@mistakes("""
     f(minus)) / (plus[index] - minus[index]) => f(x)) / h  # forward, where a central one is asked.
     f(minus)) / (plus[index] - minus[index]) => f(x)) / (plus[index] - x[index])
         a forward difference, divided by its step; the central one steps to both sides.
@@ -106,13 +102,14 @@ def _curved(seed, *shape, centre=0.0):
     np.ndindex(x.shape) => range(len(x))  # all of x[i] moves at once; np.ndindex(x.shape) goes on.
     gradient = np.empty_like(x) => gradient, plus, minus = np.empty_like(x), x.copy(), x.copy()
     plus, minus = x.copy(), x.copy() => pass  # moved entries are not put back: begin with a copy.
-    """)
-    | {
+""")
+@mistakes(
+    {
         "this is nearer to the derivative than steps of h can come: a complex step, or several "
         "steps combined. The exercise asks for (f(x + h) - f(x - h)) / step.": (
             lambda f, x, h: complex_gradient(f, x)
         ),
-    },
+    }
 )
 def central_difference(f, x, h):
     """Return the gradient of f at x, an array of the shape of x."""
@@ -145,7 +142,9 @@ def _probe(seed, *shape, spread=1.0, eps=1e-5, value=-60):
             _probe(38, 2, 4, spread=1e-12, eps=1e-26)
         ),
     },
-    edits("""
+    rtol=1e-13,
+)
+@mistakes("""
     .imag => .real  # the value of f is the real part; the imaginary one has the derivative.
     f(moved).imag => abs(f(moved))  # abs mixes the value of f in; take the imaginary part alone.
     .imag / h => .imag  # the imaginary part is h times the derivative: divide by h.
@@ -159,9 +158,7 @@ def _probe(seed, *shape, spread=1.0, eps=1e-5, value=-60):
     moved = x.astype(complex) => moved = moved
     gradient, h = np.empty_like(x) => moved, gradient, h = x.astype(complex), np.empty_like(x)
         moved entries are not put back: begin with a copy.
-    """),
-    rtol=1e-13,
-)
+""")
 def complex_gradient(f, x):
     """Return the gradient of f at x, a real array of the shape of x."""
     gradient, h = np.empty_like(x), 1e-30  # shape of x
@@ -172,10 +169,8 @@ def complex_gradient(f, x):
     return gradient
 
 
-@exercise(
-    "dy",
-    lambda: {k: (a.dy, a.gamma) for k, a in layers(2, 3, 5).items() if "eps" not in k},
-    edits("""
+@exercise("dy", lambda: {k: (a.dy, a.gamma) for k, a in layers(2, 3, 5).items() if "eps" not in k})
+@mistakes("""
     c * gamma => dy.mean(axis=-1, keepdims=True)  # mean(dy) is taken off; take mean(gamma * dy).
     c * gamma => c * np.mean(gamma**2) / gamma  # not the nearest dy: go along gamma, not 1 / gamma.
     c * gamma => c * np.mean(gamma**2)  # one number per row is taken away; go along gamma.
@@ -186,8 +181,7 @@ def complex_gradient(f, x):
     dy - c => dy + c  # the sign: this goes away from the plane.
     , axis=-1, keepdims=True =>  # one condition for the whole array; it must hold in every row.
     return dy - c => return c  # this is what to take away from dy.
-    """),
-)
+""")
 def blind_dy(dy, gamma):
     """Return the nearest dy, (B, T, D), with mean(gamma * dy) = 0 in every row; gamma (D,)."""
     c = np.mean(gamma * dy, axis=-1, keepdims=True) / np.mean(gamma**2)  # (B, T, 1)

@@ -5,9 +5,8 @@ import inspect
 import numpy as np
 
 from ..layernorm import layer_norm_forward
-from .checker import exercise
+from .checker import exercise, mistakes
 from .data import layer
-from .edits import edits
 
 
 def _far(seed, offset, grid, dtype=np.float32, spread=4):
@@ -67,7 +66,11 @@ def _one_pass(function):
 @exercise(
     "variance",
     _offsets,
-    edits("""
+    rtol=1e-4,
+    judge=_one_pass,
+    expected=lambda x: shifted_variance(x.astype(np.float64)).astype(x.dtype),
+)
+@mistakes("""
     x - x[..., :1] => x  # nothing is shifted: the naive formula; at an offset all digits cancel.
     return np => return np.var(x, axis=-1); np  # two-pass: at an offset the mean's rounding shows.
     - np.mean(d, axis=-1) ** 2 =>  # subtract the square of the mean: these are squared distances.
@@ -78,11 +81,7 @@ def _one_pass(function):
     return np => return np.std(d, axis=-1); np  # the standard deviation, not the variance.
     x[..., :1] => x[:, :1]  # shifted by the first row of each sequence, not by its own entry.
     x[..., :1] => x[0, 0, 0]  # one shift for all rows; each row has its own first entry.
-    """),
-    rtol=1e-4,
-    judge=_one_pass,
-    expected=lambda x: shifted_variance(x.astype(np.float64)).astype(x.dtype),
-)
+""")
 def shifted_variance(x):
     """Return the variance of each row of x (B, T, D), shape (B, T), in the dtype of x."""
     d = x - x[..., :1]  # (B, T, D)
@@ -106,10 +105,8 @@ def _parts():
     }
 
 
-@exercise(
-    "n mean m2",
-    _parts,
-    edits("""
+@exercise("n mean m2", _parts, rtol=1e-8, judge=_keeps_dtype(_parts))
+@mistakes("""
     mean_a + delta * n_b / n => (mean_a + mean_b) / 2  # both means count the same; lengths differ.
     delta * n_b / n => delta * n_a / n  # the weights have changed places: the longer pulls harder.
     mean_a + delta => mean_a - delta  # the wrong sign: from mean_a it goes towards mean_b.
@@ -124,10 +121,7 @@ def _parts():
     m2_a + m2_b + delta => m2_a / n + m2_b / n + 1 / n * delta  # divided by n: the variance.
     delta**2 * n_a * n_b / n => n_a * mean_a**2 + n_b * mean_b**2 - n * mean**2
         squares of the means are subtracted: near 1e7 the digits cancel. Square the difference.
-    """),
-    rtol=1e-8,
-    judge=_keeps_dtype(_parts),
-)
+""")
 def merge_parts(n_a, mean_a, m2_a, n_b, mean_b, m2_b):
     """Return n, mean (N,) and m2 (N,) of both parts together; n_a, n_b are int, the rest (N,)."""
     n = n_a + n_b
@@ -184,7 +178,11 @@ def _adds_up_in_dtype(function):
         "2000 small rows between two large ones": (_between_large_rows(2.0**20, 0.8, np.float32),),
         "800 small rows after large ones": (_after_large_rows(),),
     },
-    edits("""
+    rtol=5e-7,
+    judge=_adds_up_in_dtype,
+    expected=lambda values: compensated_sum(values.astype(np.float64)).astype(values.dtype),
+)
+@mistakes("""
     row - excess => row  # the plain running sum: give what is lost to the next addition. (If it is
         always 0, look at the parentheses.)
     row - excess => row + excess  # the loss has the wrong sign: what was lost is lost twice.
@@ -198,11 +196,7 @@ def _adds_up_in_dtype(function):
     np.zeros_like(values[0]) => values[0].copy()  # the first row is counted twice.
     return total => return values.sum(axis=-1)  # each row is added up; dgamma adds up the rows.
     return total => return total.sum()  # one number; dgamma has one for each column.
-    """),
-    rtol=5e-7,
-    judge=_adds_up_in_dtype,
-    expected=lambda values: compensated_sum(values.astype(np.float64)).astype(values.dtype),
-)
+""")
 def compensated_sum(values):
     """Return the sum of the rows of values (N, D), shape (D,), in the dtype of values."""
     total = np.zeros_like(values[0])  # (D,)
@@ -244,10 +238,8 @@ def _in_float64(x):
     return cache.x_hat.astype(x.dtype)
 
 
-@exercise(
-    "x_hat",
-    _ranges,
-    edits("""
+@exercise("x_hat", _ranges, rtol=5e-6, judge=_keeps_dtype(_ranges), expected=_in_float64)
+@mistakes("""
     np.ldexp(x, -exponent) => x
     xc - xc.mean(axis=-1, keepdims=True) => xc  # the textbook's: neither scaled nor centred again.
     np.ldexp(x, -exponent) => x  # not scaled: squares leave the range. Divide by a power of two.
@@ -264,11 +256,7 @@ def _in_float64(x):
     return xc => return np.ldexp(1.0, exponent) * xc  # the scale is put back; x_hat has none.
     np.mean(xc * xc => 1e-5 + np.mean(xc * xc  # 1e-5 is added to the variance; here eps is 0.
     np.mean(xc * xc => np.var(xc, ddof=1  # divided by D - 1; the layer divides by D.
-    """),
-    rtol=5e-6,
-    judge=_keeps_dtype(_ranges),
-    expected=_in_float64,
-)
+""")
 def robust_x_hat(x):
     """Return x_hat (B, T, D), in the dtype of x, for rows of any size and offset."""
     _, exponent = np.frexp(np.abs(x).max(axis=-1, keepdims=True))  # (B, T, 1)

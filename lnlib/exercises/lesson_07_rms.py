@@ -2,9 +2,8 @@
 
 import numpy as np
 
-from .checker import exercise
-from .data import dx_terms, layer, layers
-from .edits import edits
+from .checker import exercise, mistakes
+from .data import DX_TERMS, layer, layers
 
 
 def _rows(*shape):
@@ -23,7 +22,8 @@ def _rows(*shape):
         {k: (a.x, a.gamma, 1e-5) for k, a in _rows(2, 3, 5).items()}
         | {"eps = 0.1": (*_rows(3, 4, 2)["another shape"][1:3], 0.1)}
     ),
-    edits("""
+)
+@mistakes("""
     rstd = 1 => x = x - x.mean(-1)[..., None]; rstd = 1  # this is LayerNorm: subtract no mean.
     np.mean(x * x => np.var(x  # the variance is in it. Nothing is centred: the mean of x**2.
     x_hat = x * => x_hat = (x - x.mean(-1)[..., None]) *  # x_hat is centred; in RMSNorm nothing is.
@@ -41,8 +41,7 @@ def _rows(*shape):
     gamma * x_hat => x_hat  # gamma is missing.
     gamma * x_hat => (1 + gamma) * x_hat  # multiplied by 1 + gamma (Gemma's way), not gamma.
     , x_hat, rstd => , gamma * x_hat, rstd  # gamma is in it; it belongs to y.
-    """),
-)
+""")
 def rms_forward(x, gamma, eps):
     """Return y (B, T, D), x_hat (B, T, D) and rstd (B, T, 1)."""
     rstd = 1 / np.sqrt(np.mean(x * x, axis=-1, keepdims=True) + eps)  # (B, T, 1)
@@ -56,10 +55,8 @@ def _one_row():
         yield label, (x_hat, rstd)
 
 
-@exercise(
-    "jacobian",
-    lambda: dict(_one_row()),
-    edits("""
+@exercise("jacobian", lambda: dict(_one_row()))
+@mistakes("""
     np.eye(D) => np.eye(D) - 1 / D  # LayerNorm's term through the mean; here is no mean.
     - np.outer(x_hat, x_hat) / D =>  # only the straight route is there: rstd depends on x too.
     - np => + np  # the route through rstd has the wrong sign: d(ms**-0.5) = -0.5 ms**-1.5.
@@ -72,8 +69,7 @@ def _one_row():
     np.eye(D) => 1  # 1 stands in every entry; the straight route is the identity matrix, np.eye(D).
     np.outer(x_hat, x_hat) => x_hat * x_hat  # one row; all products are needed: np.outer.
     np.outer(x_hat, x_hat) => x_hat @ x_hat  # one number; all products are needed: np.outer.
-    """),
-)
+""")
 def rms_jacobian(x_hat, rstd):
     """Return all dx_hat_i/dx_j of one row, (D, D), from x_hat (D,) and rstd (1,)."""
     D = x_hat.size
@@ -86,7 +82,8 @@ def _backward_cases():
         yield label, (a.dy, x_hat, rstd, a.gamma)
 
 
-WRONG_BACKWARD = edits("""
+@exercise("dx dgamma", lambda: dict(_backward_cases()), terms=DX_TERMS)
+@mistakes("""
     (g - => (g - g.mean(axis=-1, keepdims=True) -  # LayerNorm's mean term; this layer has no mean.
     - x_hat * along =>  # only the straight route is there: rstd depends on every x too.
     g = gamma * dy => g = dy
@@ -105,9 +102,6 @@ WRONG_BACKWARD = edits("""
     .sum( => .mean(  # averaged over the rows, where they are added up.
     axis=tuple(range(dy.ndim - 1)) => axis=-1  # a sum along each row; add up the rows.
 """)
-
-
-@exercise("dx dgamma", lambda: dict(_backward_cases()), WRONG_BACKWARD, terms={"dx": dx_terms})
 def rms_backward(dy, x_hat, rstd, gamma):
     """Return dx, of the shape of dy, and dgamma (D,)."""
     g = gamma * dy  # (B, T, D)
