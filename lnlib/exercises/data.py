@@ -31,11 +31,11 @@ def layer(seed, *shape, spread=1.0):
 
 
 def layers(*shape):
-    """Return {what is special: Layer}: three shapes; rows in which eps is a part of var + eps."""
+    """Return {what is special: Layer}: three shapes; in flat rows eps counts."""
     *lead, D = shape
     return {
         "ordinary rows": layer(11, *shape),
-        "rows so flat that eps counts": layer(12, *reversed(lead), D, spread=0.004),
+        "flat rows": layer(12, *reversed(lead), D, spread=0.004),
         "another shape": layer(13, *(n + 2 for n in lead), D + 2),
     }
 

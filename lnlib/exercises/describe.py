@@ -151,10 +151,10 @@ def differing_digits(a, b):
 
 def _as_sum(terms, mine, right):
     """Say which sum of the exercise's terms an output is and what is wrong with it, or None."""
-    one, other = (_fit(terms, values) for values in (mine, right))
-    if one is None or one == other:
+    front, factors = _fit(terms, mine)
+    right_front, right_factors = _fit(terms, right)
+    if not factors or factors == right_factors and front == right_front:
         return None
-    (front, factors), (right_front, right_factors) = one, other
     written = " ".join(
         f"{'-' if f < 0 else '+'} {'' if abs(f) == 1 else f'{abs(f):g} * '}{name}"
         for name, f in factors.items()
@@ -170,7 +170,7 @@ def _as_sum(terms, mine, right):
 
 
 def _fit(terms, values):
-    """Return front and {term: factor} of a sum that equals values in every case, or None."""
+    """Return front and {term: factor} of a sum that equals values in every case; or None, {}."""
     target = np.concatenate([a.ravel() for a in values])
     for front in terms[0] if np.all(np.isfinite(target)) else ():
         columns = {}
@@ -184,4 +184,4 @@ def _fit(terms, values):
         simple = np.round(2 * factors) / 2  # with other multiples one could fit anything
         if np.all(np.abs(matrix @ simple - target) <= 1e-9 * size):
             return front, {name: f for name, f in zip(columns, simple.tolist()) if f}
-    return None
+    return None, {}

@@ -66,7 +66,7 @@ def dx_of_row(dy, x_hat, rstd, gamma):
 LENGTH_TERMS = Terms(
     "1 / length; 1; 1 / length**2; length",
     "dy; y * total(dy * y); y * mean(dy * y); mean(dy); total(dy * y); dy * y * y;"
-    "x * total(dy * x); x * total(dy * y); y * total(dy * x)",
+    "x * total(dy * x); y * total(dy * x)",
     {"length": "np.sqrt(total(x * x))", "y": "x / length"},
 )
 

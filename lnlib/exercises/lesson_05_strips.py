@@ -48,7 +48,7 @@ MUSEUM = museum(lambda x_hat, rstd, gamma, rows: LayerNormCache(x_hat, rstd, gam
     return dx, dgamma, dbeta => return dx, *(a / -(-len(dy) // rows) for a in (dgamma, dbeta))
         the sums of the strips are averaged; they are parts of one sum.
 """)
-@mistakes({words: f for words, f in MUSEUM.items() if "(axis" not in words})
+@mistakes({words: f for words, f in MUSEUM.items() if "axes 0 and 1" not in words})
 def backward_by_strips(dy, x_hat, rstd, gamma, rows):
     """Return dx (N, D), dgamma (D,) and dbeta (D,); rstd is (N, 1), dy and x_hat (N, D)."""
     dx = np.empty_like(dy)  # (N, D)
