@@ -1,6 +1,7 @@
 """Say in words how an array differs from the right one, where no known mistake explains it."""
 
 import contextlib
+import itertools
 from typing import NamedTuple
 
 import numpy as np
@@ -170,7 +171,7 @@ def _as_sum(terms, mine, right):
 
 
 def _fit(terms, values):
-    """Return front and {term: factor} of a sum that equals values in every case; or None, {}."""
+    """Return front and {term: factor} of the shortest sum that equals values; or None, {}."""
     target = np.concatenate([a.ravel() for a in values])
     for front in terms[0] if np.all(np.isfinite(target)) else ():
         columns = {}
@@ -178,10 +179,11 @@ def _fit(terms, values):
             with contextlib.suppress(ValueError):  # of another shape: no term of this output
                 spread = [np.broadcast_to(t[front][name], a.shape) for t, a in zip(terms, values)]
                 columns[name] = np.concatenate([a.ravel() for a in spread])
-        matrix = np.transpose(list(columns.values()))
-        size = np.abs(matrix).max(axis=1)  # of each entry: small ones count as much as large ones
-        factors = np.linalg.lstsq(matrix / size[:, None], target / size)[0]
-        simple = np.round(2 * factors) / 2  # with other multiples one could fit anything
-        if np.all(np.abs(matrix @ simple - target) <= 1e-9 * size):
-            return front, {name: f for name, f in zip(columns, simple.tolist()) if f}
+        size = np.abs(list(columns.values())).max(axis=0)  # of each entry: small ones count as much
+        for names in (some for n in range(1, 5) for some in itertools.combinations(columns, n)):
+            matrix = np.transpose([columns[name] for name in names])
+            factors = np.linalg.lstsq(matrix / size[:, None], target / size)[0]
+            simple = np.round(2 * factors) / 2  # with other multiples one could fit anything
+            if np.all(np.abs(matrix @ simple - target) <= 1e-9 * size) and np.all(simple):
+                return front, dict(zip(names, simple.tolist()))
     return None, {}
