@@ -29,6 +29,7 @@ EXERCISES = {}  # name of the function -> Exercise; `load` fills it
 
 _WRAP = textwrap.TextWrapper(92, initial_indent="  ", subsequent_indent="    ")
 _WRAP.break_long_words = _WRAP.break_on_hyphens = False
+_AGAIN = "Run it again: "  # a call follows, which can be copied: this line is never broken
 
 
 class Exercise(NamedTuple):
@@ -86,7 +87,8 @@ class Verdict(NamedTuple):
     remarks: tuple = ()
 
     def __repr__(self):
-        return "\n".join([f"{self.name}: {self.status}", *map(_WRAP.fill, self.remarks)])
+        lines = (f"  {r}" if r.startswith(_AGAIN) else _WRAP.fill(r) for r in self.remarks)
+        return "\n".join([f"{self.name}: {self.status}", *lines])
 
 
 class Score(str):
@@ -266,9 +268,9 @@ def _again(name, task, number):
         return ""
     arguments = list(task.cases().values())[number]
     if all(isinstance(a, int | float | str) for a in arguments):
-        return f"Run it again: {name}({', '.join(map(repr, arguments))})"
+        return f"{_AGAIN}{name}({', '.join(map(repr, arguments))})"
     call = f"{name}(*inputs({name}, {number + 1}))"
-    return f"Run it again: from lnlib.exercises import inputs; {call}"
+    return f"{_AGAIN}from lnlib.exercises import inputs; {call}"
 
 
 def _tried(labels, rtol):
@@ -319,6 +321,8 @@ def _what_was_raised(error, function):
     text = _text_of(error)
     if text.startswith("The truth value of an array"):
         text = "max, min, if and `and` want one number; np.maximum, np.where, & go by entries"
+    if "inhomogeneous shape" in text:
+        text = "is one of them a tuple, as a function with several results returns? Take one of it"
     where, code, step = "", _code_of(function), error.__traceback__
     while step:
         if step.tb_frame.f_code is code:

@@ -179,7 +179,7 @@ def _fit(terms, values):
             with contextlib.suppress(ValueError):  # of another shape: no term of this output
                 spread = [np.broadcast_to(t[front][name], a.shape) for t, a in zip(terms, values)]
                 columns[name] = np.concatenate([a.ravel() for a in spread])
-        size = np.abs(list(columns.values())).max(axis=0)  # of each entry: small ones count as much
+        size = np.abs(list(columns.values())).max(axis=0, initial=0)  # of each entry
         for names in (some for n in range(1, 5) for some in itertools.combinations(columns, n)):
             matrix = np.transpose([columns[name] for name in names])
             factors = np.linalg.lstsq(matrix / size[:, None], target / size)[0]

@@ -7,13 +7,11 @@ from .data import DX_TERMS, layer, layers
 
 
 def _rows(*shape):
-    """Return `layers`, with rows so small that eps is a part of ms + eps in place of flat ones."""
+    """Return `layers`, with small rows, where eps counts, in place of flat ones."""
     ordinary, flat, other = layers(*shape).items()
     small = flat[1]._replace(x=layer(72, *flat[1].x.shape).x / 200)
     matrix = ("rows of shape (N, D)", layer(73, *shape[-2:]))
-    return dict(
-        [ordinary, ("rows so small that eps counts", small), other] + [matrix] * (len(shape) > 1)
-    )
+    return dict([ordinary, ("small rows", small), other] + [matrix] * (len(shape) > 1))
 
 
 @exercise(
@@ -36,8 +34,6 @@ def _rows(*shape):
     np.sqrt( => (  # the root is missing: divided by the mean of the squares.
     1 / np.sqrt => np.sqrt  # multiplied by the root, where x_hat is divided by it.
     , x_hat, rstd => , x_hat, 1 / rstd  # this is the root; rstd is its reciprocal.
-    axis=-1 => axis=1  # one mean over the tokens (axis 1); each row has its own.
-    axis=-1 => axis=None  # one mean of the whole array; each row has its own.
     gamma * x_hat => x_hat  # gamma is missing.
     gamma * x_hat => (1 + gamma) * x_hat  # multiplied by 1 + gamma (Gemma's way), not gamma.
     , x_hat, rstd => , gamma * x_hat, rstd  # gamma is in it; it belongs to y.
@@ -94,8 +90,6 @@ def _backward_cases():
     rstd * (g - x_hat * along) => (g - x_hat * along) / (np.sqrt(1 / rstd**2 - 1e-5) + 1e-5)
         it holds for sqrt(ms) + eps, with eps outside the root.
     rstd * (g - => (rstd * g - rstd**3 *  # rstd**3 goes with x; x_hat has two of them already.
-    axis=-1, keepdims=True => axis=tuple(range(dy.ndim - 1))  # a mean over rows; each has its own.
-    , axis=-1, keepdims=True =>  # one mean of the whole array, where each row has its own.
     .sum(axis=tuple(range(dy.ndim - 1))) =>  # not summed: the rows share gamma; add them up.
     (dy * x_hat).sum => dy.sum  # x_hat is missing: gamma multiplies it.
     (dy * x_hat).sum => (g * x_hat).sum  # gamma is in it: the derivative by gamma is x_hat.
