@@ -133,11 +133,9 @@ def errors(which, results, truth):
 def warm_up(cupy, call):
     """Keep the GPU busy until its clock has risen."""
     end = time.perf_counter() + WARM_UP
-    while True:
+    while time.perf_counter() < end:
         call()
         cupy.cuda.Device().synchronize()
-        if time.perf_counter() > end:
-            return
 
 
 def measure(cupy, rows, D, measure_call):
@@ -172,14 +170,12 @@ def measure(cupy, rows, D, measure_call):
 def candidates(which, D, width, limit):
     """Return the configurations to try for rows of D entries."""
     found = {}
-    for threads in (32, 64, 128, 256, 512, 1024):
-        for entries in (4, 8, 16, 24, 32):
-            if not D <= threads * entries < 2 * D or entries % width:
-                continue
-            for registers in (64, 80, 96, 128):  # of no effect in the forward pass
-                chosen = passes.instance(which, threads, entries, width, limit, registers=registers)
-                if chosen:
-                    found[chosen.expression] = chosen
+    block_sizes, held, kept = (32, 64, 128, 256, 512, 1024), (4, 8, 16, 24, 32), (64, 80, 96, 128)
+    for threads, entries, registers in itertools.product(block_sizes, held, kept):
+        if D <= threads * entries < 2 * D and entries % width == 0:
+            chosen = passes.instance(which, threads, entries, width, limit, registers=registers)
+            if chosen:  # of the forward pass the same for any number of registers
+                found[chosen.expression] = chosen
     return list(found.values())
 
 
