@@ -74,7 +74,7 @@ def rungs(dy, x, gamma, beta, eps=1e-5):
     ]
 
 
-def copies(cupy, rows, D, when):
+def copies(cupy, rows, D):
     """Return rungs that copy, in two ways, so that as many bytes are moved as each pass must."""
     found = []
     for which in ("forward", "backward"):
@@ -82,8 +82,7 @@ def copies(cupy, rows, D, when):
         source, target = cupy.zeros(size, np.float32), cupy.zeros(size, np.float32)
         from_device = functools.partial(target.data.copy_from_device, source.data, source.nbytes)
         elementwise = functools.partial(cupy.negative, source, out=target)
-        found.append((which, f"copy, {when}", from_device))
-        found.append((which, f"copy, elementwise, {when}", elementwise))
+        found += [(which, "copy", from_device), (which, "copy, elementwise", elementwise)]
     return found
 
 
@@ -144,7 +143,11 @@ def measure(cupy, rows, D, measure_call):
     dy, x = given[:2]
     add = functools.partial(cupy.add, x, dy, out=cupy.empty(x.shape, x.dtype))
     warm_up(cupy, add)
-    first, last = (copies(cupy, rows, D, when) for when in ("first", "last"))
+    plain = copies(cupy, rows, D)
+    first, last = (
+        [(which, f"{kind}, {when}", call) for which, kind, call in plain]
+        for when in ("first", "last")
+    )
     measured = []
     for which, rung, call in [*first, ("backward", "add", add), *rungs(*given), *last]:
         one = {"rows": rows, "D": D, "pass": which, "rung": rung, "errors": {}}
@@ -186,7 +189,7 @@ def tune(cupy, rows, D, measure_call, keep):
     forward = functools.partial(passes.forward, on_gpu, x, gamma, beta, 1e-5)
     backward = functools.partial(passes.backward, on_gpu, dy, forward()[1])
     warm_up(cupy, forward)
-    times = [(which, measure_call(call)) for which, _, call in copies(cupy, rows, D, "first")]
+    times = [(which, measure_call(call)) for which, _, call in copies(cupy, rows, D)]
     for which, call in ("forward", forward), ("backward", backward):
         copy = min(time["microseconds"] for copied, time in times if copied == which)
         first = candidates(which, D, 4 if D % 4 == 0 else 1, on_gpu.shared_limit())
