@@ -1,0 +1,17 @@
+"""The course as a book: sphinx-build -c notebooks/book notebooks _build/html."""
+
+from pathlib import Path
+
+project = "LayerNorm from scratch"
+html_title = project
+author = copyright = "the authors of the course"
+extensions = ["myst_nb", "sphinx_external_toc"]
+external_toc_path = str(Path(__file__).with_name("toc.yml"))
+exclude_patterns = ["book", "slides", "**/.ipynb_checkpoints"]
+
+nb_execution_mode = "off"  # the notebooks are stored with their outputs, and tested
+myst_enable_extensions = ["dollarmath", "amsmath"]
+myst_heading_anchors = 3
+
+html_theme = "sphinx_book_theme"
+html_theme_options = {"show_toc_level": 2, "navbar_persistent": []}  # one search box, not two
