@@ -4,6 +4,7 @@ import numpy as np
 
 from .checker import exercise, mistakes
 from .data import DX_TERMS, layer, layers
+from .describe import Terms
 
 
 def _rows(*shape):
@@ -26,7 +27,6 @@ def _rows(*shape):
     np.mean(x * x => np.var(x  # the variance is in it. Nothing is centred: the mean of x**2.
     x_hat = x * => x_hat = (x - x.mean(-1)[..., None]) *  # x_hat is centred; in RMSNorm nothing is.
     np.mean => np.sum  # a sum where the mean of x**2 belongs: not divided by D.
-    keepdims=True) + eps) => keepdims=True)) + eps  # eps is added to rstd, not inside the root.
     1 / np.sqrt( => 1 / (np.sqrt(
     keepdims=True) + eps) => keepdims=True)) + eps)  # eps is outside the root: sqrt(ms) + eps.
     + eps) => )  # eps is missing.
@@ -34,8 +34,8 @@ def _rows(*shape):
     np.sqrt( => (  # the root is missing: divided by the mean of the squares.
     1 / np.sqrt => np.sqrt  # multiplied by the root, where x_hat is divided by it.
     , x_hat, rstd => , x_hat, 1 / rstd  # this is the root; rstd is its reciprocal.
-    gamma * x_hat => x_hat  # gamma is missing.
     gamma * x_hat => (1 + gamma) * x_hat  # multiplied by 1 + gamma (Gemma's way), not gamma.
+    gamma * x_hat => x_hat  # gamma is missing.
     , x_hat, rstd => , gamma * x_hat, rstd  # gamma is in it; it belongs to y.
 """)
 def rms_forward(x, gamma, eps):
@@ -45,24 +45,25 @@ def rms_forward(x, gamma, eps):
     return gamma * x_hat, x_hat, rstd
 
 
+RMS_JACOBIAN_TERMS = Terms(
+    "rstd; 1; rstd**2; rstd**3",
+    "np.eye(D); np.outer(x_hat, x_hat) / D; 1 / D; 1; np.outer(x_hat, x_hat);"
+    "rstd * np.outer(x_hat, x_hat) / D; rstd**2 * np.outer(x_hat, x_hat) / D",
+    {"D": "x_hat.size"},
+)
+
+
 def _one_row():
     for label, a in _rows(5).items():
         _, x_hat, rstd = rms_forward(a.x, a.gamma, 1e-5)
         yield label, (x_hat, rstd)
 
 
-@exercise("jacobian", lambda: dict(_one_row()))
+@exercise("jacobian", lambda: dict(_one_row()), terms=RMS_JACOBIAN_TERMS)
 @mistakes("""
     np.eye(D) => np.eye(D) - 1 / D  # LayerNorm's term through the mean; here is no mean.
     - np.outer(x_hat, x_hat) / D =>  # only the straight route is there: rstd depends on x too.
-    - np => + np  # the route through rstd has the wrong sign: d(ms**-0.5) = -0.5 ms**-1.5.
-    / D =>  # the route through rstd is not divided by D, as the mean of the squares is.
-    np.outer => 2 * np.outer  # twice the route through rstd: the root's 1/2 is missing.
-    rstd * =>  # rstd is missing in front.
-    rstd * => rstd**2 *  # rstd squared: it enters once, x_hat has another in it already.
     np.outer => rstd**2 * np.outer  # rstd**3 goes with x; x_hat has two of them in it already.
-    rstd * (np.eye(D) - => (np.eye(D) - rstd *  # rstd is missing in the straight route.
-    np.eye(D) => 1  # 1 stands in every entry; the straight route is the identity matrix, np.eye(D).
     np.outer(x_hat, x_hat) => x_hat * x_hat  # one row; all products are needed: np.outer.
     np.outer(x_hat, x_hat) => x_hat @ x_hat  # one number; all products are needed: np.outer.
 """)
