@@ -108,6 +108,7 @@ def _still_wrong(function):
     _normalised(s) => _normalised(b)  # made from b alone: the sum must stay in row.
     _normalised(s) => np.nan * s  # row is not filled, here or in padding, which must be zero.
     return s => return np.where(np.arange(1000) < 256, s, np.nan)  # each thread writes one vector.
+    a + b => a + a  # a is added twice, and b not at all.
     a + b => a + b[:1]  # row 0 of b is added to every row: b begins at start too.
 """)
 def add_while_loading():

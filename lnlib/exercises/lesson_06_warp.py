@@ -88,12 +88,14 @@ def _lanes(values, *steps, partner=np.bitwise_xor, send_first=False):
     16) => 16, 32)  # every sum is doubled. Does bits go up to 32? There is no such lane.
     1, 2, 4, 8, 16 => *range(1, 32)  # bits goes up by one, where it must double: 1, 2, 4, 8, 16.
     16) => 16, send_first=True)  # each step must send the sum so far, not its first value.
+    1, 2, 4, 8, 16 => 16, 8, 4, 2, 1, partner=np.add  # lane 0 alone has the sums (down from 16).
     16) => 16, partner=np.add)  # lane 0 alone has the sums: shuffles down hand them down.
     _lanes(xc * xc, 1, 2, 4, 8, 16) => xc * xc  # the squares are not added up over the lanes.
     xc = x - => xc = x - 32 *  # the sum is subtracted where the mean belongs: divide by 32.
     var + EPS => 32 * var + EPS  # the sum of the squares where their mean belongs: divide by 32.
     + EPS =>  # eps is missing.
     np.sqrt(var + EPS) => (np.sqrt(var) + EPS)  # eps stands outside the root.
+    np.sqrt =>  # the root is missing.
     return xc => return x  # the mean is not subtracted from what is divided.
     _lanes(xc * xc => _lanes(x * x  # the mean of squares, not the variance: centre first.
 """)

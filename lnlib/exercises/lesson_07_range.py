@@ -41,6 +41,8 @@ def _in_float64(x, gamma, eps):
     np.abs(x).max => x.max  # the largest x; the largest |x| is negative here.
     np.abs(x).max(axis=-1, keepdims=True) => np.abs(x[:, :1])  # the first is not the largest.
     + eps / s / s => + eps  # eps is not scaled with the row: it must be divided by s squared.
+    + eps / s / s => + eps / s  # eps is divided by s; the squares shrink with s squared.
+    / s / s => / s**2  # s**2 leaves the range: divide by s twice.
     , rstd / s => , rstd  # this is the rstd of x / s; that of x is smaller by s.
     , rstd / s => , rstd * s  # multiplied by s; a larger row has a smaller rstd.
     s = np => s = np.abs(x).max(axis=-1, keepdims=True); np  # 0 / 0 for zeros: let s >= sqrt(eps).

@@ -27,6 +27,7 @@ def _rows(*shape):
     np.mean(x * x => np.var(x  # the variance is in it. Nothing is centred: the mean of x**2.
     x_hat = x * => x_hat = (x - x.mean(-1)[..., None]) *  # x_hat is centred; in RMSNorm nothing is.
     np.mean => np.sum  # a sum where the mean of x**2 belongs: not divided by D.
+    keepdims=True) + eps) => keepdims=True)) + eps  # eps is added to rstd, not inside the root.
     1 / np.sqrt( => 1 / (np.sqrt(
     keepdims=True) + eps) => keepdims=True)) + eps)  # eps is outside the root: sqrt(ms) + eps.
     + eps) => )  # eps is missing.
