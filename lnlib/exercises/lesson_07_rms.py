@@ -54,13 +54,16 @@ RMS_JACOBIAN_TERMS = Terms(
 )
 
 
-def _one_row():
-    for label, a in _rows(5).items():
-        _, x_hat, rstd = rms_forward(a.x, a.gamma, 1e-5)
-        yield label, (x_hat, rstd)
+def _with_cache(*shape):
+    """Return {what is special: (Layer, x_hat, rstd)}."""
+    return {k: (a, *rms_forward(a.x, a.gamma, 1e-5)[1:]) for k, a in _rows(*shape).items()}
 
 
-@exercise("jacobian", lambda: dict(_one_row()), terms=RMS_JACOBIAN_TERMS)
+@exercise(
+    "jacobian",
+    lambda: {k: kept for k, (_, *kept) in _with_cache(5).items()},
+    terms=RMS_JACOBIAN_TERMS,
+)
 @mistakes("""
     np.eye(D) => np.eye(D) - 1 / D  # LayerNorm's term through the mean; here is no mean.
     - np.outer(x_hat, x_hat) / D =>  # only the straight route is there: rstd depends on x too.
@@ -74,13 +77,11 @@ def rms_jacobian(x_hat, rstd):
     return rstd * (np.eye(D) - np.outer(x_hat, x_hat) / D)
 
 
-def _backward_cases():
-    for label, a in _rows(2, 3, 5).items():
-        _, x_hat, rstd = rms_forward(a.x, a.gamma, 1e-5)
-        yield label, (a.dy, x_hat, rstd, a.gamma)
-
-
-@exercise("dx dgamma", lambda: dict(_backward_cases()), terms=DX_TERMS)
+@exercise(
+    "dx dgamma",
+    lambda: {k: (a.dy, *kept, a.gamma) for k, (a, *kept) in _with_cache(2, 3, 5).items()},
+    terms=DX_TERMS,
+)
 @mistakes("""
     (g - => (g - g.mean(axis=-1, keepdims=True) -  # LayerNorm's mean term; this layer has no mean.
     - x_hat * along =>  # only the straight route is there: rstd depends on every x too.
