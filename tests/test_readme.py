@@ -107,7 +107,7 @@ def test_links_of_the_readme_lead_somewhere():
 
 def test_the_book_has_every_page():
     contents = (NOTEBOOKS / "book/toc.yml").read_text("utf-8")
-    pages = re.findall(r"(?:file|root): (\S+)$", contents, flags=re.M)
-    there = [p.relative_to(NOTEBOOKS).with_suffix("").as_posix() for p in all_notebooks()]
-    assert sorted(pages) == sorted([*there, "teaching"])
+    patterns = re.findall(r"(?:root|glob|file): (\S+)$", contents, flags=re.M)
+    pages = [p for pattern in patterns for p in NOTEBOOKS.glob(f"{pattern}.[im]*")]
+    assert sorted(pages) == sorted([*all_notebooks(), NOTEBOOKS / "teaching.md"])
     assert re.search(r"sphinx-build -c (\S+) ", README)[1] == "notebooks/book"
