@@ -40,7 +40,7 @@ def medians(functions, seconds=1.0):
     functions : dict of str to callable
         Called without arguments, in turn.
     seconds : float
-        For all of them together; each is timed at least five times.
+        For all of them together; each is timed at least three times.
 
     Returns
     -------
@@ -54,7 +54,7 @@ def medians(functions, seconds=1.0):
         calls[name] = int(1e-3 / (time.perf_counter() - start)) + 1  # a millisecond at least
     times = {name: [] for name in functions}
     end = time.perf_counter() + seconds
-    while time.perf_counter() < end or len(times[name]) < 5:
+    while time.perf_counter() < end or len(times[name]) < 3:
         for name, function in functions.items():
             start = time.perf_counter()
             for _ in range(calls[name]):

@@ -4,8 +4,9 @@ NumPy runs one operation over the whole array, then the next, and each of them m
 through memory. Here all operations run on a block of rows that stays in the processor's cache, and
 BLAS adds up: sums along rows and columns are products with a vector.
 
-x is centred, twice as in the reference, where it needs it: in blocks with a row whose mean is
-larger than 0.7 times its spread. dy is centred always, before gamma multiplies it.
+Centring costs passes, and few rows need it. x is centred, twice as in the reference, in blocks
+with a row whose mean is larger than 0.7 times its spread; and dy, before gamma multiplies it, in
+blocks where that holds for a row of g = gamma * dy.
 """
 
 from typing import NamedTuple
@@ -22,8 +23,9 @@ BLOCK = 2**18
 # NumPy works through a buffer of 8192 numbers, and fills it anew with what it broadcasts to several
 # rows. With a buffer shorter than a row it does not; very short rows are better off as it is.
 SHORT_BUFFER, LONG_ROW = 16, 512
+SMALL = 2**15  # values of dy: up to here the calls cost more than the work, the reference is faster
 RUN = 16  # rows that are added up before float64 takes over
-STRIP = 512  # columns that BLAS adds up, one after the other on old processors; float64 beyond
+STRIP = 768  # columns that BLAS adds up, one after the other on old processors; float64 beyond
 
 
 class BlockedCache(NamedTuple):
@@ -86,24 +88,23 @@ def layer_norm_forward(x, gamma, beta, eps=1e-5, *, out=None):
     ones, rows = np.ones(D, work), rows_per_block(len(flat_x), D)
     buffer = np.empty((rows, D), work)
     with np.errstate(all="ignore"):  # rows that go out of range are done again
-        _shorten_buffer(D)
+        np.setbufsize(SHORT_BUFFER if D >= LONG_ROW else np.getbufsize())
         for b in _slices(len(flat_x), rows):
             xc = flat_x[b].astype(work, copy=False)  # (n, D)
             m, var = _mean_and_variance(xc, ones)  # (n,) each
-            if not np.all(2 * m * m <= var):
+            if not (2 * m * m <= var).all():
                 mean[b] = m
                 xc = np.subtract(xc, m[:, None], out=buffer[: len(xc)])
                 m, var = _mean_and_variance(xc, ones)
-            r = 1 / np.sqrt(var + work.type(eps))
-            in_range = (np.abs(m) * r <= 1) & (r > 1e-3) & (r < 1e4)
-            r[~in_range] = np.nan
+            r = 1 / np.sqrt(var + eps)
+            r[~((np.abs(m) * r <= 1) & (r > 1e-3) & (r < 1e4))] = np.nan
             mean_lo[b], rstd[b] = m, r
             x_hat = np.multiply(xc, r[:, None], out=buffer[: len(xc)])
             x_hat -= (m * r)[:, None]
             x_hat *= gamma
             np.add(x_hat, beta, out=flat_y[b])
-    again = np.flatnonzero(np.isnan(rstd))
-    if len(again):
+    again = np.isnan(rstd)
+    if again.any():
         flat_y[again], _ = reference.layer_norm_forward(flat_x[again], gamma, beta, eps)
     per_row = (a.reshape(*x.shape[:-1], 1) for a in (mean, mean_lo, rstd))
     return y, BlockedCache(x, *per_row, gamma, eps)
@@ -131,12 +132,19 @@ def layer_norm_backward(dy, cache, *, out=None):
 
     Notes
     -----
-    With x_hat = rstd * (xc - mean_lo) and g = gamma * dy, less a constant, the formula is
+    With x_hat = rstd * (xc - mean_lo) and g = gamma * dy the formula is
     dx = rstd * g - slope * xc + (slope * mean_lo - rstd * mean(g)), where
-    slope = rstd ** 2 * mean(g * x_hat). As there, dy is centred before gamma multiplies it.
+    slope = rstd ** 2 * mean(g * x_hat). Up to 2**15 values the reference does the rest, with an
+    x_hat that is made from x here.
     """
     dy, dtype = check_backward(dy, cache, BlockedCache)
     dx = check_out(out, dy, dtype, dy, *cache[:5])
+    if dy.size <= SMALL and not np.isnan(cache.rstd).any():
+        x_hat = cache.x - cache.mean - cache.mean_lo
+        x_hat *= cache.rstd
+        kept = reference.LayerNormCache(x_hat, cache.rstd, cache.gamma)
+        dx[...], dgamma, dbeta = reference.layer_norm_backward(dy, kept)
+        return dx, dgamma, dbeta
     work, D = np.result_type(dy, cache.gamma), len(cache.gamma)
     flat_dy, flat_dx, flat_x = (a.reshape(-1, D) for a in (dy, dx, cache.x))  # (N, D)
     mean, mean_lo, rstd = (a.ravel().astype(work) for a in cache[1:4])  # (N,) each
@@ -144,8 +152,8 @@ def layer_norm_backward(dy, cache, *, out=None):
     sums = np.zeros((2, D), np.result_type(work, np.float64))  # dgamma, dbeta
     rows = rows_per_block(len(flat_x), D)
     buffers = np.empty((3, rows, D), work)
-    with np.errstate():  # which also ends the short buffer
-        _shorten_buffer(D)
+    with np.errstate(all="ignore"):  # squares of g may go out of range; ends the short buffer
+        np.setbufsize(SHORT_BUFFER if D >= LONG_ROW else np.getbufsize())
         for b in _slices(len(flat_x), rows):
             m, lo, r = mean[b], mean_lo[b], rstd[b]  # (n,) each
             if np.isnan(r).any():
@@ -158,17 +166,18 @@ def layer_norm_backward(dy, cache, *, out=None):
             g, terms, centred = buffers[:, : len(xc)]  # (n, D) each
             if m.any():
                 xc = np.subtract(xc, m[:, None], out=centred)
-                xc -= lo[:, None]
-                lo[:] = 0
             np.multiply(dy_b, xc, out=terms)
             sums[0] += _column_sums(r, terms) - _column_sums(r * lo, dy_b)
             sums[1] += _column_sums(np.ones_like(r), dy_b)
-            mean_dy = _row_mean(dy_b, ones)[:, None]  # (n, 1)
-            np.subtract(dy_b, mean_dy, out=g)
-            g *= gamma
-            g += np.multiply(mean_dy, gamma - gamma.mean(), out=terms)
-            mean_g = _row_mean(g, ones)  # (n,)
-            slope = r * (r * (r * (_row_mean(g, xc) - lo * mean_g)))  # (n,)
+            np.multiply(dy_b, gamma, out=g)
+            mean_g, var_g = _mean_and_variance(g, ones)  # (n,) each
+            mean_terms = _row_mean(terms, gamma)  # the mean of g * xc
+            if not (2 * mean_g * mean_g + 1e-35 <= var_g).all():  # 1e-35: squares may underflow
+                mean_dy = _row_mean(dy_b, ones)[:, None]  # (n, 1)
+                np.multiply(gamma, np.subtract(dy_b, mean_dy, out=g), out=g)
+                g += np.multiply(mean_dy, gamma - gamma.mean(), out=terms)
+                mean_g, mean_terms = _row_mean(g, ones), _row_mean(g, xc)
+            slope = r * (r * (r * (mean_terms - lo * mean_g)))  # (n,)
             g *= r[:, None]
             g -= np.multiply(xc, slope[:, None], out=terms)
             np.add(g, (slope * lo - r * mean_g)[:, None], out=flat_dx[b])
@@ -184,12 +193,6 @@ def _slices(total, size):
     return [slice(start, start + size) for start in range(0, total, size)]
 
 
-def _shorten_buffer(D):
-    """Shorten NumPy's buffer for rows of D, until the np.errstate around it ends."""
-    if D >= LONG_ROW:
-        np.setbufsize(SHORT_BUFFER)
-
-
 def _mean_and_variance(a, ones):
     mean = _row_mean(a, ones)
     return mean, _row_mean(a, a) - mean * mean
@@ -197,10 +200,13 @@ def _mean_and_variance(a, ones):
 
 def _row_mean(a, b):
     """Return the means of the rows of a * b: (n, D) and (n, D) or (D,) give (n,)."""
-    dot = np.matmul if b.ndim == 1 else np.vecdot
-    strips = [dot(a[:, s], b[..., s]) for s in _slices(a.shape[1], STRIP)]
-    total = strips[0] if len(strips) == 1 else np.sum(strips, axis=0, dtype=np.float64)
-    return (total / a.shape[1]).astype(a.dtype, copy=False)
+    D = a.shape[1]
+    if D <= STRIP:
+        return (a @ b if b.ndim == 1 else np.vecdot(a, b)) / D
+    whole = D // STRIP * STRIP
+    strips = (v[..., :whole].reshape(*v.shape[:-1], -1, STRIP) for v in (a, b))
+    total = np.vecdot(*strips).sum(axis=-1, dtype=np.float64)
+    return ((total + np.vecdot(a[:, whole:], b[..., whole:])) / D).astype(a.dtype)
 
 
 def _column_sums(weights, a):

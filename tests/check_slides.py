@@ -1,4 +1,4 @@
-"""Walk through slides in Chromium: is anything below the screen that cannot be reached?
+"""Walk through slides in Chromium: is anything beyond the screen that cannot be reached?
 
     python tests/check_slides.py slides/01_derivation.slides.html [...]
 
@@ -35,6 +35,7 @@ window.addEventListener("load", () => setTimeout(async () => {
       words: slide.innerText.trim().slice(0, 60),
       below: Math.round(slide.getBoundingClientRect().bottom - window.innerHeight),
       hidden: reachable ? 0 : slide.scrollHeight - slide.clientHeight,
+      beside: slide.scrollWidth - slide.clientWidth,
       screens: slide.scrollHeight / slide.clientHeight,
     });
   }
@@ -74,7 +75,7 @@ def main(paths):
     for path in map(Path, paths):
         slides = walk(path.resolve())
         for slide in slides:
-            lost = slide["below"] > 1 or slide["hidden"] > 1
+            lost = max(slide["below"], slide["hidden"], slide["beside"]) > 1
             cut += lost
             if lost or slide["screens"] > 1.01:
                 state = "CUT OFF" if lost else f"scrolls, {slide['screens']:.1f} screens"

@@ -1,11 +1,15 @@
 """Execute notebooks in place and normalise them: python tests/execute_notebooks.py [path ...].
 
-Without paths: all notebooks of the course. What is written depends only on sources and results: no
-timings, no version of Python, execution counts 1..N. A cell's metadata "alt" is the alt text of the
-figure that it draws; it is kept, and written beside the figure too.
+Without paths: all notebooks of the course; with --as-they-are nothing is executed. What is written
+depends only on sources and results: no timings, execution counts 1..N. A cell's metadata "alt" is
+the alt text of the figure that it draws; it is kept, and written where nbconvert and the book look
+for it. Texts are split where a slide ends. Links to the pages before and after stand in two cells
+that are written here.
 """
 
 import base64
+import functools
+import os
 import re
 import sys
 from concurrent.futures import ProcessPoolExecutor
@@ -17,10 +21,21 @@ from nbclient import NotebookClient
 NOTEBOOKS = Path(__file__).resolve().parent.parent / "notebooks"
 README_FIGURE = NOTEBOOKS / "03_gradient_check.ipynb", NOTEBOOKS / "data" / "museum.png"
 WIDGET = "application/vnd.jupyter.widget-view+json"
+# What JupyterLab writes when it saves, so that opening a lesson does not change it. The version is
+# that of the running kernel; here, whatever executes the notebooks, that of Ubuntu 24.04.
 METADATA = {
     "kernelspec": {"display_name": "Python 3 (ipykernel)", "language": "python", "name": "python3"},
-    "language_info": {"name": "python"},
+    "language_info": {
+        "codemirror_mode": {"name": "ipython", "version": 3},
+        "file_extension": ".py",
+        "mimetype": "text/x-python",
+        "name": "python",
+        "nbconvert_exporter": "python",
+        "pygments_lexer": "ipython3",
+        "version": "3.12.3",
+    },
 }
+NAVIGATION = "navigation-top", "navigation-end"  # ids of cells
 
 
 def all_notebooks():
@@ -34,24 +49,69 @@ def lessons():
     return [path for path in all_notebooks() if path.parent == NOTEBOOKS]
 
 
+def solutions(lesson):
+    """Return the path of a lesson's solutions."""
+    return lesson.parent / "solutions" / f"{lesson.name[:2]}_solutions.ipynb"
+
+
+@functools.cache
+def title(path):
+    """Return a notebook's title, such as "01 · Derive the backward pass"."""
+    return nbformat.read(path, as_version=4).cells[0].source.splitlines()[0].removeprefix("# ")
+
+
+def navigation(path):
+    """Return the links, in Markdown, to the pages before and after a notebook."""
+    pages = lessons()
+    k = next(k for k, page in enumerate(pages) if page.name[:2] == path.name[:2])
+    after = [(f"{title(page)} →", page) for page in pages[k + 1 : k + 2]]
+    if path == pages[k]:
+        links = [(f"← {title(page)}", page) for page in pages[max(k - 1, 0) : k]]
+        links += [("Solutions", solutions(path)), *after]
+    else:
+        links = [(f"← back to {title(pages[k])}", pages[k]), *after]
+    targets = [Path(os.path.relpath(page, path.parent)).as_posix() for _, page in links]
+    return " | ".join(f"[{text}]({target})" for (text, _), target in zip(links, targets))
+
+
+def split(cell):
+    """Split a text where a slide ends: before a heading, and after a figure's caption."""
+    if cell.cell_type != "markdown":
+        return [cell]
+    texts = re.split(r"\n+(?=## )", cell.source)
+    caption, _, rest = texts[0].partition("\n\n")
+    if rest and is_caption(caption):
+        texts[:1] = [caption, rest]
+    ids = [cell.id, *(f"{cell.id}-{k}" for k in range(2, len(texts) + 1))]
+    return [nbformat.v4.new_markdown_cell(text, id=name) for text, name in zip(texts, ids)]
+
+
+def is_caption(text):
+    """Is this a text in italics?"""
+    return bool(re.match(r"\*\w", text))
+
+
 def slide_types(cells):
     """Return what each cell is in a slide show: one idea a slide, pictures on their own."""
-    types = []
+    types, before = {cell.id: "skip" for cell in cells}, None
     for cell in cells:
+        if cell.id in NAVIGATION:
+            continue
         heading = re.match("##? (.*)", cell.source) if cell.cell_type == "markdown" else None
         if heading:
             skipped = heading[1] in ("Exercises", "In practice", "Further reading")
-            types.append("skip" if skipped else "slide")
-        elif types[-1] == "skip":
-            types.append("skip")
+            types[cell.id] = "skip" if skipped else "slide"
+        elif types[before.id] == "skip":
+            pass
         elif cell.cell_type == "markdown":
-            types.append("-" if re.match(r"\*\w", cell.source) else "subslide")  # captions stay
+            types[cell.id] = "-" if is_caption(cell.source) else "subslide"
         elif pictures(cell):
-            types.append("subslide")
+            types[cell.id] = "subslide"
         else:  # an answer waits for a click
-            asks = re.search(r"\*\*(Predict\.|Is it true\?)\*\*", cells[len(types) - 1].source)
-            types.append("fragment" if asks else "-")
-    return types
+            asks = re.search(r"\*\*(Predict\.|Is it true\?)\*\*", before.source)
+            types[cell.id] = "fragment" if asks else "-"
+        before = cell
+    return [types[cell.id] for cell in cells]
 
 
 def pictures(cell):
@@ -72,11 +132,22 @@ def execute(path):
         resources={"metadata": {"path": str(path.parent)}},
     )
     client.execute()
-    notebook.metadata = nbformat.from_dict(METADATA)
+    return write(notebook, path)
+
+
+def write(notebook, path):
+    """Write a notebook in the one form in which it is stored."""
+    notebook.metadata = nbformat.from_dict(METADATA | {"title": title(path)})
+    cells = [cell for cell in notebook.cells if cell.id not in NAVIGATION]
+    inner = [part for cell in cells for part in split(cell)]
+    top, end = (nbformat.v4.new_markdown_cell(navigation(path), id=name) for name in NAVIGATION)
+    notebook.cells = [inner[0], top, *inner[1:], end]
     for cell, slide_type in zip(notebook.cells, slide_types(notebook.cells)):
         kept = {key: value for key, value in cell.metadata.items() if key in ("tags", "alt")}
         cell.metadata = nbformat.from_dict(kept)
         cell.metadata["slideshow"] = {"slide_type": slide_type}
+        if "alt" in cell.metadata:
+            cell.metadata["mystnb"] = {"image": {"alt": cell.metadata.alt}}
         if "outputs" in cell:  # a widget lives in its kernel only
             cell.outputs = [o for o in cell.outputs if WIDGET not in o.get("data", {})]
             for output in cell.outputs:
@@ -96,7 +167,11 @@ def last_figure(notebook):
 
 
 def main(arguments):
-    paths = [Path(a).resolve() for a in arguments] or all_notebooks()
+    paths = [Path(a).resolve() for a in arguments if a != "--as-they-are"] or all_notebooks()
+    if "--as-they-are" in arguments:
+        for path in paths:
+            write(nbformat.read(path, as_version=4), path)
+        return
     with ProcessPoolExecutor() as pool:
         for path in pool.map(execute, paths):
             print("executed", path.name)

@@ -17,6 +17,11 @@ from lnlib import blocked, layer_norm_backward, layer_norm_forward
 both = partial(both_passes, layer=blocked)
 
 
+@pytest.fixture(autouse=True)
+def everything_in_blocks(monkeypatch):
+    monkeypatch.setattr(blocked, "SMALL", 0)
+
+
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 @pytest.mark.parametrize("D", [1, 3, 768, 1024, 1025, 5000])
 @pytest.mark.parametrize("rows", [1, 2, 16, 17, 85, 86, 256, 257])
@@ -30,6 +35,25 @@ def test_every_size_of_the_last_block_and_strip(rows, D, dtype):
     for got, right, scale in zip(both(dy, x, gamma, beta), expected, scales):
         assert got.dtype == dtype
         assert norm_wise(got, right, scale) <= (2e-15 if dtype == np.float64 else 6e-7)
+
+
+@pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
+@pytest.mark.parametrize("mean", [0, 100])
+def test_small_inputs_are_left_to_the_reference(mean, dtype, monkeypatch):
+    monkeypatch.undo()
+    dy, x, gamma, beta = data((2, 5, 64), dtype, offset=5)
+    x[0, 0] *= 1e-4  # rstd is out of range, if there is no eps
+    dy += dtype(mean)
+    for eps in (0.0, 1e-5)[dtype == np.float16 :]:
+        y, cache = layer_norm_forward(x, gamma, beta, eps)
+        expected = y, *layer_norm_backward(dy, cache)
+        for got, right in zip(both(dy, x, gamma, beta, eps), expected):
+            assert got.dtype == dtype
+            assert norm_wise(got, right) <= 5 * np.finfo(dtype).eps
+    out = np.empty_like(dy)
+    _, cache = blocked.layer_norm_forward(x, gamma, beta)
+    assert blocked.layer_norm_backward(dy, cache, out=out)[0] is out
+    assert np.array_equal(out, blocked.layer_norm_backward(dy, cache)[0])
 
 
 def test_out_is_written_and_returned():

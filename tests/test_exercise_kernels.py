@@ -1,11 +1,11 @@
 """Exercises whose answers are CUDA source: right and wrong ones, and what the emulator says."""
 
-from importlib import import_module
 from pathlib import Path
 
 import nbformat
 import numpy as np
 import pytest
+from wrong_answers.kernels import WRONG
 
 from lnlib import gpu
 from lnlib.exercises import EXERCISES, check
@@ -49,15 +49,9 @@ def said(verdict):
     return " ".join(repr(verdict).split())
 
 
-WRONG = [
-    (name, *change)
-    for lesson in ("06", "07")
-    for name, changes in import_module(f"wrong_answers.lesson_{lesson}").KERNELS.items()
-    for change in changes
-]
-
-
-@pytest.mark.parametrize("name, old, new, words", WRONG)
+@pytest.mark.parametrize(
+    "name, old, new, words", [(name, *change) for name, some in WRONG.items() for change in some]
+)
 def test_wrong_kernel_is_diagnosed(name, old, new, words):
     verdict = check(changed(name, (old, new)))
     assert verdict.status == "wrong" and words in said(verdict), verdict

@@ -10,12 +10,16 @@ import nbformat
 import pytest
 from execute_notebooks import (
     METADATA,
+    NAVIGATION,
     README_FIGURE,
     all_notebooks,
     last_figure,
     lessons,
+    navigation,
     pictures,
     slide_types,
+    split,
+    title,
 )
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -44,16 +48,16 @@ def test_there_are_lessons():
 def test_executed_in_order_and_normalised(path):
     notebook = read(path)
     nbformat.validate(notebook)
-    assert notebook.metadata == METADATA
+    assert notebook.metadata == METADATA | {"title": title(path)}
     counts = [cell.execution_count for cell in code_cells(path)]
     assert counts == list(range(1, len(counts) + 1))
     ids = [cell.id for cell in notebook.cells]
     assert len(set(ids)) == len(ids)
     for cell, slide_type in zip(notebook.cells, slide_types(notebook.cells)):
-        assert set(cell.metadata) - {"tags", "alt"} == {"slideshow"}
+        assert set(cell.metadata) - {"tags", "alt", "mystnb"} == {"slideshow"}
         assert cell.metadata.slideshow == {"slide_type": slide_type}
         assert set(cell.metadata.get("tags", [])) <= {"nbval-ignore-output"}
-        assert cell.source.strip()
+        assert cell.source.strip() and len(split(cell)) == 1
     assert nbformat.writes(notebook) + "\n" == path.read_text("utf-8")
 
 
@@ -73,9 +77,52 @@ def test_sources_are_clean(path):
     for cell in read(path).cells:
         assert not NOT_HERE.search(cell.source)
         assert not re.search(r"NBVAL|%%writefile|TODO|FIXME", cell.source)
-        prose = cell.source if cell.cell_type == "markdown" else ""
-        for link in re.findall(r"\]\(([^)]+)\)", prose):
-            assert link.startswith(("https://", "#")) or (path.parent / link).exists(), link
+        if cell.cell_type == "markdown":
+            assert dead_links(cell.source, path.parent, NOTEBOOKS[0].parent) == []
+
+
+def dead_links(text, folder, root):
+    """Return the links of a text, in a file in folder, that lead nowhere or out of root."""
+    dead = []
+    for link in re.findall(r"\]\(([^)\s]+)\)", re.sub("`.*?`", "", text)):
+        file = (folder / link.split("#")[0]).resolve()
+        if not link.startswith(("https://", "#")):
+            if not (file.exists() and file.is_relative_to(root.resolve())):
+                dead.append(link)
+    return dead
+
+
+def test_dead_links_are_found():
+    folder = NOTEBOOKS[0].parent
+    text = f"[a]({LESSONS[0].name}), [b](https://x.org), [c](../README.md), [d](gone.ipynb)"
+    assert dead_links(text, folder, folder) == ["../README.md", "gone.ipynb"]
+    assert dead_links(text, folder, ROOT) == ["gone.ipynb"]
+
+
+@pytest.mark.parametrize("name", ["README.md", ".github/CONTRIBUTING.md", "notebooks/teaching.md"])
+def test_texts_have_no_dead_links(name):
+    """What JupyterLab shows, when it opens lesson 00, ends at the folder of the notebooks."""
+    path = ROOT / name
+    root = path.parent if name.startswith("notebooks") else ROOT
+    assert dead_links(path.read_text("utf-8"), path.parent, root) == []
+
+
+@each_notebook
+def test_links_to_the_pages_before_and_after(path):
+    cells = read(path).cells
+    assert [cells[1].id, cells[-1].id] == list(NAVIGATION)
+    assert cells[1].source == cells[-1].source == navigation(path)
+    linked = set(re.findall(r"\]\((.+?)\)", navigation(path)))
+    if path in LESSONS:
+        k = LESSONS.index(path)
+        beside = {page.name for page in LESSONS[max(k - 1, 0) : k + 2] if page != path}
+        assert linked == beside | {f"solutions/{path.name[:2]}_solutions.ipynb"}
+        for page in beside:
+            assert f"({path.name})" in navigation(LESSONS[0].parent / page)  # and back again
+    else:
+        lesson = next(page for page in LESSONS if page.name[:2] == path.name[:2])
+        after = LESSONS[LESSONS.index(lesson) + 1 :][:1]
+        assert linked == {f"../{page.name}" for page in [lesson, *after]}
 
 
 @each_lesson
@@ -123,12 +170,13 @@ def test_lesson_asserts_and_draws(path):
 
 @each_lesson
 def test_figures_have_alt_text(path):
-    """A lesson describes all of its figures, or none; what is described is a figure."""
+    """A lesson describes all of its figures; what is described is a figure."""
     described = [cell for cell in code_cells(path) if "alt" in cell.metadata]
-    assert described in ([], [cell for cell in code_cells(path) if pictures(cell)])
+    assert described == [cell for cell in code_cells(path) if pictures(cell)]
     for cell in described:
         assert re.fullmatch(r"[A-Z].{40,500}\.", cell.metadata.alt), cell.metadata.alt
         assert "$" not in cell.metadata.alt and "\\" not in cell.metadata.alt  # it is read aloud
+        assert cell.metadata.mystnb == {"image": {"alt": cell.metadata.alt}}
         for output in cell.outputs:
             if "image/png" in output.get("data", {}):
                 assert output.metadata["image/png"] == {"alt": cell.metadata.alt}

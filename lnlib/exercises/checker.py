@@ -7,25 +7,30 @@ compared with every mistake before anything else is said.
 
 import copy
 import difflib
+import html
 import inspect
 import re
 import textwrap
 import threading
 import warnings
 from collections.abc import Callable
+from importlib import import_module
+from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 
 from . import guard
 from .compare import NOT_DONE, BadResult, compare, values_of
-from .edits import functions_of
+from .describe import Terms
+from .edits import axes_of, edits, functions_of
 
 _ONE_AT_A_TIME = threading.RLock()  # warnings and patches are those of the whole process
-EXERCISES = {}  # name of the function -> Exercise; the files lesson_00 to lesson_07 fill it
+EXERCISES = {}  # name of the function -> Exercise; `load` fills it
 
 _WRAP = textwrap.TextWrapper(92, initial_indent="  ", subsequent_indent="    ")
 _WRAP.break_long_words = _WRAP.break_on_hyphens = False
+_AGAIN = "Run it again: "  # a call follows, which can be copied: this line is never broken
 
 
 class Exercise(NamedTuple):
@@ -41,9 +46,8 @@ class Exercise(NamedTuple):
         () -> dict: what is special about the input -> the arguments.
     mistakes : list of (str, callable)
         What is wrong, in words, and a function that does it wrong.
-    terms : dict of str to callable
-        An output -> a function of the arguments that returns {front: {term: array}}. A wrong
-        output that is front * (a sum of multiples of the terms) is told as such a sum.
+    terms : Terms or None
+        A wrong output that is a sum of these is told as such a sum.
     rtol : float
         How far from right is still right, relative to the largest entry of the row; 0 for bool.
     prepare : callable or None
@@ -60,11 +64,21 @@ class Exercise(NamedTuple):
     outputs: list
     cases: Callable
     mistakes: list
-    terms: dict = {}
+    terms: Terms | None = None
     rtol: float = 1e-9
     prepare: Callable | None = None
     judge: Callable = lambda function: None
     expected: Callable | None = None
+
+
+_AGAIN = "Run it again: "
+# Status -> a sign, and a colour that stands out on a white page (3:1) and on a dark one
+_SIGNS = {
+    "right": ("✓", "#388e3c"),
+    "wrong": ("✗", "#d32f2f"),
+    NOT_DONE: ("…", "#757575"),
+    "not checked": ("?", "#b26a00"),
+}
 
 
 class Verdict(NamedTuple):
@@ -84,7 +98,19 @@ class Verdict(NamedTuple):
     remarks: tuple = ()
 
     def __repr__(self):
-        return "\n".join([f"{self.name}: {self.status}", *map(_WRAP.fill, self.remarks)])
+        lines = (f"  {r}" if r.startswith(_AGAIN) else _WRAP.fill(r) for r in self.remarks)
+        return "\n".join([f"{self.name}: {self.status}", *lines])
+
+    def _repr_html_(self):
+        """Return what `repr` says, with a coloured edge and the call to run again as code."""
+        sign, colour = _SIGNS[self.status]
+        lines = [f"<b>{sign} {html.escape(self.name)}: {self.status}</b>"]
+        for remark in self.remarks:
+            text, again, call = html.escape(remark, quote=False).partition(_AGAIN)
+            code = f"<pre><code>{call.replace('; ', chr(10), 1)}</code></pre>" if again else ""
+            lines.append(f"<div>{text}{again.strip()}{code}</div>")
+        style = f"border-left: 5px solid {colour}; padding-left: 10px"
+        return "\n".join([f'<div style="{style}">', *lines, "</div>"])
 
 
 class Score(str):
@@ -95,26 +121,52 @@ class NotChecked(Exception):
     """Raised by `prepare` or `judge` for what cannot be judged here; the message says why."""
 
 
-def exercise(outputs, cases, mistakes, **options):
+def exercise(outputs, cases, **options):
     """Register the decorated function as the right answer of an exercise named like it.
 
     Parameters
     ----------
     outputs : str
         The names of what it returns, separated by spaces.
-    mistakes : dict
-        What is wrong, in words -> a function that does it wrong, or a list of edits of the
-        decorated function; see `edits.edits`.
     cases, **options
         See `Exercise`.
     """
 
     def register(right):
-        known = functions_of(mistakes, right)
+        known = right.mistakes + functions_of(axes_of(right), right)
         EXERCISES[right.__name__] = Exercise(right, outputs.split(), cases, known, **options)
         return right
 
     return register
+
+
+def mistakes(table, also=None):
+    """Give the decorated function known mistakes.
+
+    Parameters
+    ----------
+    table : str or dict
+        Edits of the decorated function, see `edits.edits`, or what is wrong, in words -> a
+        function that does it wrong.
+    also : (old, new), optional
+        See `edits.edits`.
+    """
+    wrong = edits(table, also) if isinstance(table, str) else table
+
+    def add(right):
+        right.mistakes = functions_of(wrong, right) + getattr(right, "mistakes", [])
+        return right
+
+    return add
+
+
+def load(name=None):
+    """Read the lessons' files in their order, up to the exercise of that name; return EXERCISES."""
+    for path in sorted(Path(__file__).parent.glob("lesson_*.py")):
+        if name in EXERCISES:
+            break
+        import_module(f".{path.stem}", __package__)
+    return EXERCISES
 
 
 def inputs(exercise, number):
@@ -127,7 +179,8 @@ def inputs(exercise, number):
     number : int
         Of the input, from 1 on, as `check` names it.
     """
-    cases = EXERCISES[getattr(exercise, "__name__", exercise)].cases()
+    name = getattr(exercise, "__name__", exercise)
+    cases = load(name)[name].cases()
     return copy.deepcopy(list(cases.values())[number - 1])
 
 
@@ -153,7 +206,7 @@ def check(function):
         name = type(function).__name__
     if not callable(function):
         return _wrong(name, "Give check the function itself, without parentheses after its name.")
-    if name not in EXERCISES:
+    if name not in load(name):
         near = difflib.get_close_matches(name, EXERCISES, n=1, cutoff=0.8)
         hint = f"Is it {near[0]}?" if near else "Define it with def, by the name in the exercise."
         return _wrong(name, f"No exercise has a function of this name. {hint}")
@@ -237,9 +290,9 @@ def _again(name, task, number):
         return ""
     arguments = list(task.cases().values())[number]
     if all(isinstance(a, int | float | str) for a in arguments):
-        return f"Run it again: {name}({', '.join(map(repr, arguments))})"
+        return f"{_AGAIN}{name}({', '.join(map(repr, arguments))})"
     call = f"{name}(*inputs({name}, {number + 1}))"
-    return f"Run it again: from lnlib.exercises import inputs; {call}"
+    return f"{_AGAIN}from lnlib.exercises import inputs; {call}"
 
 
 def _tried(labels, rtol):
@@ -290,6 +343,8 @@ def _what_was_raised(error, function):
     text = _text_of(error)
     if text.startswith("The truth value of an array"):
         text = "max, min, if and `and` want one number; np.maximum, np.where, & go by entries"
+    if "inhomogeneous shape" in text:
+        text = "is one of them a tuple, as a function with several results returns? Take one of it"
     where, code, step = "", _code_of(function), error.__traceback__
     while step:
         if step.tb_frame.f_code is code:

@@ -1,5 +1,7 @@
 """Compare a learner's results with the right ones and with those of the known mistakes."""
 
+import inspect
+
 import numpy as np
 
 from .describe import close, describe, shape_trouble
@@ -97,7 +99,7 @@ def compare(task, cases, results):
                 wrong_cases.append(some[0])
                 remarks[output] = f"nothing for {list(cases)[some[0]]}: is a return missing?"
         elif same(mine[k], right[k]):
-            remarks[output] = _type_trouble(mine[k], right[k])
+            remarks[output] = None if task.prepare else _type_trouble(mine[k], right[k])
         else:
             remarks[output] = _what_is_wrong(k, task, cases, mine, right, known, done)
             wrong_cases.append(_first_wrong(mine[k], right[k], task.rtol))
@@ -120,8 +122,10 @@ def _what_is_wrong(k, task, cases, mine, right, known, done):
         trouble = shape_trouble(mine[k], theirs, cases)
         trouble = trouble and shape_trouble(mine[k], right[k], cases)
         return f"{text} Also: {trouble}" if trouble else text
-    terms_of = task.terms.get(task.outputs[k])
-    terms = [terms_of(*a) for a in cases.values()] if terms_of else None
+    names, others = inspect.signature(task.right).parameters, task.right.__globals__
+    terms = task.terms and [
+        task.terms.values(others | dict(zip(names, arguments))) for arguments in cases.values()
+    ]
     return describe(task.outputs[k], mine[k], right[k], list(cases), terms, task.rtol)
 
 
@@ -161,6 +165,6 @@ def _type_trouble(mine, right):
     for a, b in zip(mine, right):
         if a.dtype.kind == "c" != b.dtype.kind:
             return "complex numbers where real ones are asked."
-        if b.dtype == np.float32 != a.dtype:
-            return f"right, but {a.dtype}; the input is float32."
+        if a.dtype.kind == b.dtype.kind == "f" and a.dtype != b.dtype:
+            return f"right, but {a.dtype}; the input is {b.dtype}."
     return None

@@ -1,6 +1,40 @@
 """Say in words how an array differs from the right one, where no known mistake explains it."""
 
+import contextlib
+import itertools
+from typing import NamedTuple
+
 import numpy as np
+
+from ..checks import row_mean
+
+
+class Terms(NamedTuple):
+    """What a wrong output may be a sum of: front * (multiples of the terms).
+
+    Attributes
+    ----------
+    fronts, terms : str
+        Python expressions, separated by semicolons, of the exercise's arguments; mean and total
+        are those of each row, with the axis kept.
+    names : dict of str to str
+        Other names in them -> expressions.
+    """
+
+    fronts: str
+    terms: str
+    names: dict = {}
+
+    def values(self, known):
+        """Return {front: {term: array}}; known: the values of all names but `names`."""
+        known = {"mean": row_mean, "total": lambda a: np.sum(a, axis=-1, keepdims=True)} | known
+        for name, text in self.names.items():
+            known[name] = eval(text, known)
+        fronts, terms = (
+            {text.strip(): eval(text.strip(), known) for text in texts.split(";")}
+            for texts in (self.fronts, self.terms)
+        )
+        return {front: {k: f * a for k, a in terms.items()} for front, f in fronts.items()}
 
 
 def close(a, b, rtol):
@@ -27,7 +61,7 @@ def describe(output, mine, right, labels, terms, rtol):
     labels : list of str
         What is special about each case.
     terms : list of dict, or None
-        For each case, front -> {term: array}; see `Exercise`.
+        For each case, front -> {term: array}; see `Terms`.
     rtol : float
 
     Returns
@@ -118,31 +152,38 @@ def differing_digits(a, b):
 
 def _as_sum(terms, mine, right):
     """Say which sum of the exercise's terms an output is and what is wrong with it, or None."""
-    one, other = (_fit(terms, values) for values in (mine, right))
-    if one is None or one == other:
+    front, factors = _fit(terms, mine)
+    right_front, right_factors = _fit(terms, right)
+    if not factors or factors == right_factors and front == right_front:
         return None
-    (front, factors), (right_front, right_factors) = one, other
     written = " ".join(
-        f"{'-' if f < 0 else '+'} {'' if abs(f) == 1 else f'{abs(f):g} '}{name}"
+        f"{'-' if f < 0 else '+'} {'' if abs(f) == 1 else f'{abs(f):g} * '}{name}"
         for name, f in factors.items()
-    )
+    ).removeprefix("+ ")
+    text = f"it is {written}." if front == "1" else f"it is {front} * ({written})."
+    if not factors.keys() & right_factors.keys():
+        return text
     differ = [name for name, f in factors.items() if right_factors.get(name) != f]
     differ += ["what stands in front"] * (front != right_front)
     missing = len(right_factors.keys() - factors.keys())
-    text = f"it is {front}({written.removeprefix('+ ')})."
     text += f" Not right in this: {', '.join(differ)}." if differ else ""
     return text + (f" Missing: {missing} term{'s' * (missing > 1)}." if missing else "")
 
 
 def _fit(terms, values):
-    """Return front and {term: factor} of a sum that equals values in every case, or None."""
+    """Return front and {term: factor} of the shortest sum that equals values; or None, {}."""
     target = np.concatenate([a.ravel() for a in values])
-    for front, names in terms[0].items() if np.all(np.isfinite(target)) else ():
-        columns = [np.concatenate([one[front][name].ravel() for one in terms]) for name in names]
-        matrix = np.transpose(columns)
-        size = np.abs(matrix).max(axis=1)  # of each entry: small ones count as much as large ones
-        factors = np.linalg.lstsq(matrix / size[:, None], target / size)[0]
-        simple = np.round(2 * factors) / 2  # with other multiples one could fit anything
-        if np.all(np.abs(matrix @ simple - target) <= 1e-9 * size):
-            return front, {name: f for name, f in zip(names, simple.tolist()) if f}
-    return None
+    for front in terms[0] if np.all(np.isfinite(target)) else ():
+        columns = {}
+        for name in terms[0][front]:
+            with contextlib.suppress(ValueError):  # of another shape: no term of this output
+                spread = [np.broadcast_to(t[front][name], a.shape) for t, a in zip(terms, values)]
+                columns[name] = np.concatenate([a.ravel() for a in spread])
+        size = np.abs(list(columns.values())).max(axis=0, initial=0)  # of each entry
+        for names in (some for n in range(1, 5) for some in itertools.combinations(columns, n)):
+            matrix = np.transpose([columns[name] for name in names])
+            factors = np.linalg.lstsq(matrix / size[:, None], target / size)[0]
+            simple = np.round(2 * factors) / 2  # with other multiples one could fit anything
+            if np.all(np.abs(matrix @ simple - target) <= 1e-9 * size) and np.all(simple):
+                return front, dict(zip(names, simple.tolist()))
+    return None, {}

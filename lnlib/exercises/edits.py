@@ -4,6 +4,16 @@ import functools
 import inspect
 import re
 
+AXES = {  # mistakes that are made wherever an axis is given -> the edit
+    "it goes over axis 0, not along each row (axis=-1).": ("axis=-1", "axis=0"),
+    "it goes over axis 1, not along each row (axis=-1).": ("axis=-1", "axis=1"),
+    "it goes over axes 0 and 1, not along each row (axis=-1).": ("axis=-1", "axis=(0, 1)"),
+    "it goes over the whole array, not along each row (axis=-1).": ("axis=-1", "axis=None"),
+    "it goes over axis 0 alone, not over axes 0 and 1.": ("axis=(0, 1)", "axis=0"),
+    "it goes over axis 1 alone, not over axes 0 and 1.": ("axis=(0, 1)", "axis=1"),
+    "it goes along each row (axis=-1), not over axes 0 and 1.": ("axis=(0, 1)", "axis=-1"),
+    "it goes over the whole array, not over axes 0 and 1.": ("axis=(0, 1)", "axis=None"),
+}
 ENTRY = re.compile(r"((?:^ {4}\S.*? =>.*\n)+)((?:^ {8}\S.*\n)+)", re.M)
 
 
@@ -54,6 +64,12 @@ def edited(function, edit):
     names = dict(function.__globals__)
     exec(source, names)
     return names[function.__name__]
+
+
+def axes_of(right):
+    """Return {what is wrong: edits} for the axes that stand in the source of right."""
+    source = source_of_function(right)
+    return {words: [(edit,)] for words, edit in AXES.items() if edit[0] in source}
 
 
 def functions_of(mistakes, right):

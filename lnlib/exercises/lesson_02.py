@@ -3,18 +3,30 @@
 import numpy as np
 
 from ..layernorm import LayerNormCache, layer_norm_backward
-from .checker import exercise
-from .data import dx_terms, layers, museum
-from .edits import edits
+from .checker import exercise, mistakes
+from .data import DX_TERMS, layers, museum
+from .describe import Terms
+
+
+def _forward_inputs():
+    flat_and_ordinary = {k: (a.x, a.gamma, a.beta, 1e-5) for k, a in layers(2, 3, 5).items()}
+    return flat_and_ordinary | {"eps = 0.1": (*layers(3, 4, 2)["another shape"][1:4], 0.1)}
+
+
+FORWARD_TERMS = Terms(
+    "1",
+    "gamma * x_hat; beta; gamma; x_hat; gamma * beta; beta * x_hat; x; x - mean(x);"
+    "1 / np.sqrt(var + eps); np.sqrt(var + eps); var; var + eps",
+    {"var": "x.var(axis=-1, keepdims=True)", "x_hat": "(x - mean(x)) / np.sqrt(var + eps)"},
+)
 
 
 @exercise(
     "y x_hat rstd",
-    lambda: (
-        {k: (a.x, a.gamma, a.beta, 1e-5) for k, a in layers(2, 3, 5).items()}
-        | {"eps = 0.1": (*layers(3, 4, 2)["another shape"][1:4], 0.1)}
-    ),
-    edits("""
+    _forward_inputs,
+    terms=FORWARD_TERMS,
+)
+@mistakes("""
     np.mean(xc**2, axis=-1 => x.var(ddof=1, axis=-1  # divided by D - 1 (ddof = 1); the layer has D.
     np.sqrt(var + eps) => (np.sqrt(var) + eps)  # eps is outside the root: sqrt(var) + eps.
     var + eps => var  # eps is missing.
@@ -22,21 +34,10 @@ from .edits import edits
     np.sqrt(var + eps) => (var + eps)  # the root is missing: divided by the variance.
     1 / np.sqrt => np.sqrt  # multiplied by the standard deviation, where x_hat is divided by it.
     x_hat, rstd => x_hat, 1 / rstd  # this is the standard deviation; rstd is its reciprocal.
-    x_hat, rstd => x_hat, var  # this is the variance; rstd is 1 / sqrt(var + eps).
-    x_hat, rstd => gamma * x_hat, rstd  # gamma is in it already; x_hat is what gamma multiplies.
     np.mean(xc**2 => np.sum(xc**2  # the squares are summed and not divided by D.
     np.mean(xc**2 => np.mean(x**2  # the mean of x**2, not the variance: centre before you square.
     xc * rstd => x * rstd  # x is divided, but not centred: subtract the mean.
-    axis=-1 => axis=0  # mean and variance over the sequences (axis 0), not along each row.
-    axis=-1 => axis=(0, 1)  # mean and variance over all rows (axes 0 and 1), not along each row.
-    axis=-1 => axis=1  # mean and variance over the tokens (axis 1), not along each row.
-    axis=-1 => axis=None  # one mean and variance for the whole array, where each row has its own.
-    x_hat + beta => x_hat  # beta is missing.
-    gamma * x_hat => x_hat  # gamma is missing.
-    gamma * x_hat + beta => gamma * (x_hat + beta)  # gamma multiplies beta as well: it must not.
-    gamma * x_hat + beta => beta * x_hat + gamma  # gamma and beta have changed places.
-    """),
-)
+""")
 def forward_by_hand(x, gamma, beta, eps):
     """Return y (B, T, D), x_hat (B, T, D) and rstd (B, T, 1)."""
     xc = x - x.mean(axis=-1, keepdims=True)  # (B, T, D)
@@ -49,9 +50,9 @@ def forward_by_hand(x, gamma, beta, eps):
 @exercise(
     "dx dgamma dbeta",
     lambda: {k: (a.dy, *a.cache) for k, a in layers(2, 3, 5).items()},
-    museum(LayerNormCache),
-    terms={"dx": dx_terms},
+    terms=DX_TERMS,
 )
+@mistakes(museum(LayerNormCache))
 def backward_by_hand(dy, x_hat, rstd, gamma):
     """Return dx (B, T, D), dgamma (D,) and dbeta (D,)."""
     g = gamma * dy  # (B, T, D)
@@ -65,21 +66,20 @@ def backward_by_hand(dy, x_hat, rstd, gamma):
 @exercise(
     "dx dgamma dbeta",
     lambda: {k: (a.dy, a.y, a.cache.rstd, a.gamma, a.beta) for k, a in layers(2, 3, 5).items()},
-    edits(
-        """
+    terms=DX_TERMS._replace(names=DX_TERMS.names | {"x_hat": "(y - beta) / gamma"}),
+)
+@mistakes(
+    """
     (y - beta) / gamma => y  # y is taken for x_hat.
     (y - beta) => y  # x_hat is y / gamma here: beta is not subtracted.
     (y - beta) / gamma => y - beta  # x_hat is y - beta here: gamma is still in it.
     (y - beta) / gamma => y / gamma - beta  # beta was added last, so take it off first.
     y - beta => y + beta  # x_hat is (y + beta) / gamma here: the sign of beta.
     / gamma => * gamma  # x_hat is (y - beta) * gamma here: divide by gamma.
-    """,
-        # lnlib centres g first: the same for a right x_hat, which is centred too
-        also=("backward_by_hand(dy, x_hat, rstd, gamma)", "_by_lnlib(dy, x_hat, rstd, gamma)"),
-    )
-    | museum(lambda y, rstd, gamma, beta: LayerNormCache((y - beta) / gamma, rstd, gamma)),
-    terms={"dx": lambda dy, y, rstd, gamma, beta: dx_terms(dy, (y - beta) / gamma, rstd, gamma)},
+""",
+    also=("backward_by_hand(dy, x_hat, rstd, gamma)", "_by_lnlib(dy, x_hat, rstd, gamma)"),
 )
+@mistakes(museum(lambda y, rstd, gamma, beta: LayerNormCache((y - beta) / gamma, rstd, gamma)))
 def backward_from_y(dy, y, rstd, gamma, beta):
     """Return dx (B, T, D), dgamma (D,) and dbeta (D,)."""
     x_hat = (y - beta) / gamma  # (B, T, D)
@@ -90,19 +90,24 @@ def _by_lnlib(dy, x_hat, rstd, gamma):
     return layer_norm_backward(dy, LayerNormCache(x_hat, rstd, gamma))
 
 
+PRENORM_TERMS = Terms(
+    "1; cache.gamma; cache.rstd",
+    "dz; dx; cache.gamma * dz; cache.rstd * dz",
+    {"dx": "layer_norm_backward(dz, cache)[0]"},
+)
+
+
 @exercise(
     "dx dgamma dbeta",
     lambda: {k: (a.dy, a.cache) for k, a in layers(2, 3, 5).items()},
-    edits("""
+    terms=PRENORM_TERMS,
+)
+@mistakes("""
     dz + dx => dx  # the gradient that flows past the layer is missing: z contains x itself.
     dz + dx => dz  # the gradient through the layer is missing.
     dz + dx => dz - dx  # the two gradients are subtracted; a value used twice gets the sum.
-    dz + dx => cache.gamma * dz + dx  # the path past the layer has no gamma in it.
-    dz + dx => cache.rstd * dz + dx  # the path past the layer has no rstd in it.
-    dz + dx => 2 * dz + dx  # the path past the layer is counted twice.
-    dz + dx => (dz + dx) / 2  # the two gradients are averaged; a value used twice gets the sum.
-    """),
-)
+    dz + dx => cache.x_hat + dx  # past the layer flows the gradient dz, not the value x_hat.
+""")
 def prenorm_backward(dz, cache):
     """Return dx (B, T, D), dgamma (D,) and dbeta (D,)."""
     dx, dgamma, dbeta = layer_norm_backward(dz, cache)

@@ -3,9 +3,9 @@
 import numpy as np
 
 from ..layernorm import layer_norm_forward
-from .checker import exercise
+from .checker import exercise, mistakes
 from .data import layer, layers
-from .edits import edits
+from .describe import Terms
 
 
 def _pairs():
@@ -43,10 +43,8 @@ def _pairs():
     }
 
 
-@exercise(
-    "answer",
-    _pairs,
-    edits("""
+@exercise("answer", _pairs, rtol=0)
+@mistakes("""
     error <= rtol => not error > rtol  # a NaN passes: `nan > rtol` is False. Ask if it is small.
     np.max => np.nanmax  # a NaN is passed over, and no error is found; it must fail the check.
     np.abs(measured) => np.abs(measured) + 1e-8  # something added lets small wrong gradients pass.
@@ -56,15 +54,9 @@ def _pairs():
     np.abs(measured) => measured  # no abs: the largest |measured| may be a negative entry.
     np.abs(measured) => np.abs(computed)  # relative to the computed gradient, which is on trial.
     / np.max(np.abs(measured)) =>  # not divided by anything: it depends on the unit of x.
-    np.max => np.linalg.norm
-    np.abs(computed - measured) => (computed - measured).ravel()
-    np.abs(measured) => measured.ravel()  # a mean or a sum of squares dilutes one wrong entry.
-    <= rtol => <= 1e-8  # rtol is not used.
-    <= => >=  # True where the error is large; it should be True where it is small.
-    <= => <  # an error of exactly rtol must pass: "at most" is <=.
-    """),
-    rtol=0,
-)
+    np.max(np.abs(computed - measured)) / np.max( => np.mean(np.abs(computed - measured)) / np.mean(
+        a mean or a sum of squares dilutes one wrong entry.
+""")
 def agrees(computed, measured, rtol):
     """Return True if the norm-wise error is at most rtol, else False; both arrays (B, T, D)."""
     error = np.max(np.abs(computed - measured)) / np.max(np.abs(measured))
@@ -82,18 +74,24 @@ def _curved(seed, *shape, centre=0.0):
     return f, centre + x
 
 
-@exercise(
-    "gradient",
-    lambda: {
+TOO_EXACT = (
+    "this is nearer to the derivative than steps of h can come: a complex step, or several steps "
+    "combined. The exercise asks for (f(x + h) - f(x - h)) / step."
+)
+
+
+def _central_inputs():
+    return {
         "a vector": (*_curved(32, 7), 1e-3),
         "an array of shape (3, 4)": (*_curved(33, 3, 4), 2e-3),
         "an array of shape (2, 3, 5)": (*_curved(34, 2, 3, 5), 1e-3),
         "x near 1e8, where the step taken is not 2h": (*_curved(35, 3, 4, centre=1e8), 1e-6),
-    },
-    edits("""
+    }
+
+
+@exercise("gradient", _central_inputs)
+@mistakes("""
     f(minus)) / (plus[index] - minus[index]) => f(x)) / h  # forward, where a central one is asked.
-    f(minus)) / (plus[index] - minus[index]) => f(x)) / (plus[index] - x[index])
-        a forward difference, divided by its step; the central one steps to both sides.
     (plus[index] - minus[index]) => h  # divided by h: from x - h to x + h it is two steps.
     (plus[index] - minus[index]) => (2 * h)  # divided by 2h; near 1e8 the step taken is another.
     += h => += h / 2
@@ -106,14 +104,8 @@ def _curved(seed, *shape, centre=0.0):
     np.ndindex(x.shape) => range(len(x))  # all of x[i] moves at once; np.ndindex(x.shape) goes on.
     gradient = np.empty_like(x) => gradient, plus, minus = np.empty_like(x), x.copy(), x.copy()
     plus, minus = x.copy(), x.copy() => pass  # moved entries are not put back: begin with a copy.
-    """)
-    | {
-        "this is nearer to the derivative than steps of h can come: a complex step, or several "
-        "steps combined. The exercise asks for (f(x + h) - f(x - h)) / step.": (
-            lambda f, x, h: complex_gradient(f, x)
-        ),
-    },
-)
+""")
+@mistakes({TOO_EXACT: lambda f, x, h: complex_gradient(f, x)})
 def central_difference(f, x, h):
     """Return the gradient of f at x, an array of the shape of x."""
     gradient = np.empty_like(x)  # shape of x
@@ -136,16 +128,17 @@ def _probe(seed, *shape, spread=1.0, eps=1e-5, value=-60):
     return f, spread * x
 
 
-@exercise(
-    "gradient",
-    lambda: {
+def _complex_inputs():
+    small = _probe(38, 2, 4, spread=1e-12, eps=1e-26)
+    return {
         "one row": _probe(36, 7),
         "an array of shape (2, 3, 5)": _probe(37, 2, 3, 5, value=60),
-        "rows with a spread of 1e-12, against which h must be small too": (
-            _probe(38, 2, 4, spread=1e-12, eps=1e-26)
-        ),
-    },
-    edits("""
+        "rows with a spread of 1e-12, against which h must be small too": small,
+    }
+
+
+@exercise("gradient", _complex_inputs, rtol=1e-13)
+@mistakes("""
     .imag => .real  # the value of f is the real part; the imaginary one has the derivative.
     f(moved).imag => abs(f(moved))  # abs mixes the value of f in; take the imaginary part alone.
     .imag / h => .imag  # the imaginary part is h times the derivative: divide by h.
@@ -156,12 +149,11 @@ def _probe(seed, *shape, spread=1.0, eps=1e-5, value=-60):
     += => =  # the step takes the place of the entry; add it to the entry (+=).
     [index] += => [...] +=  # all entries move at once. Move them one at a time.
     np.ndindex(x.shape) => range(len(x))  # all of x[i] moves at once; np.ndindex(x.shape) goes on.
+    1e-30 => 1e-6  # h is too large beside such rows. Nothing is subtracted: take 1e-30.
     moved = x.astype(complex) => moved = moved
     gradient, h = np.empty_like(x) => moved, gradient, h = x.astype(complex), np.empty_like(x)
         moved entries are not put back: begin with a copy.
-    """),
-    rtol=1e-13,
-)
+""")
 def complex_gradient(f, x):
     """Return the gradient of f at x, a real array of the shape of x."""
     gradient, h = np.empty_like(x), 1e-30  # shape of x
@@ -174,20 +166,22 @@ def complex_gradient(f, x):
 
 @exercise(
     "dy",
-    lambda: {k: (a.dy, a.gamma) for k, a in layers(2, 3, 5).items() if "eps" not in k},
-    edits("""
-    c * gamma => dy.mean(axis=-1, keepdims=True)  # mean(dy) is taken off; take mean(gamma * dy).
-    c * gamma => c * np.mean(gamma**2) / gamma  # not the nearest dy: go along gamma, not 1 / gamma.
-    c * gamma => c * np.mean(gamma**2)  # one number per row is taken away; go along gamma.
-    / np.mean(gamma**2) =>  # along gamma, but not as far as the plane: divide by mean(gamma**2).
-    np.mean(gamma**2) => np.mean(gamma) ** 2  # the square of the mean; take that of the squares.
-    np.mean(gamma**2) => np.sum(gamma**2)  # a mean above and a sum below: D is left over.
-    gamma**2 => gamma  # divided by mean(gamma), where mean(gamma**2) belongs.
-    dy - c => dy + c  # the sign: this goes away from the plane.
-    , axis=-1, keepdims=True =>  # one condition for the whole array; it must hold in every row.
-    return dy - c => return c  # this is what to take away from dy.
-    """),
+    lambda: {k: (a.dy, a.gamma) for k, a in layers(2, 3, 5).items()},
+    terms=Terms(
+        "1; gamma",
+        "dy; gamma * c; gamma * c / mean(gamma**2); c; c / mean(gamma); mean(dy)",
+        {"c": "mean(gamma * dy)"},
+    ),
 )
+@mistakes("""
+    c * gamma => c * np.mean(gamma**2) / gamma  # not the nearest dy: go along gamma, not 1 / gamma.
+    / np.mean(gamma**2) =>  # along gamma, but not as far as the plane: divide by mean(gamma**2).
+    / np.mean(gamma**2) => / np.mean(gamma) ** 2  # the squared mean; take that of the squares.
+    np.mean(gamma**2) => np.mean(gamma)  # divided by mean(gamma), where mean(gamma**2) belongs.
+    np.mean(gamma**2) => np.sum(gamma**2)  # a mean above and a sum below: D is left over.
+    / np.mean(gamma**2) => / np.linalg.norm(gamma)  # the length of gamma is not mean(gamma**2).
+    return dy - c => return c  # this is what to take away from dy.
+""")
 def blind_dy(dy, gamma):
     """Return the nearest dy, (B, T, D), with mean(gamma * dy) = 0 in every row; gamma (D,)."""
     c = np.mean(gamma * dy, axis=-1, keepdims=True) / np.mean(gamma**2)  # (B, T, 1)

@@ -2,8 +2,7 @@
 
 import numpy as np
 
-from .checker import exercise
-from .edits import edits
+from .checker import exercise, mistakes
 
 
 @exercise(
@@ -13,7 +12,8 @@ from .edits import edits
         "float64": (96, 770, 8),
         "float16": (5, 7, 2),
     },
-    edits("""
+)
+@mistakes("""
     flops * N => 9 * N  # 2 too many. mean * mean is one number per row, for instance.
     flops * N => 6 * N  # 1 is missing. Did you count the product x * x, and the sums of both means?
     flops * N => 9 * N
@@ -24,13 +24,14 @@ from .edits import edits
     N * D => N  # counted per row, and each row has D elements.
     * N * D * itemsize => * N * D  # values, not bytes: each takes itemsize bytes.
     * itemsize => * 4  # 4 bytes for every value; itemsize says how many.
-    """)
-    | {
+""")
+@mistakes(
+    {
         f"per element, {abs(n)} too {'many' if n > 0 else 'few'}.": [
             (("flops * N", f"{7 + n} * N"), ("values * N", f"{12 + n} * N"))
         ]
         for n in (-9, -6, -5, -4, -3, -2, 1, 2, 3, 4, 5, 6, 7, 8, 9)
-    },
+    }
 )
 def cost_of_one_pass(N, D, itemsize):
     """Return FLOPs and bytes moved by one_pass_forward for x of shape (N, D)."""
@@ -55,7 +56,8 @@ def cost_of_one_pass(N, D, itemsize):
             np.array([1.7e9, 6.0e13, 6.7e12]),
         ),
     },
-    edits("""
+)
+@mistakes("""
     seconds = => seconds = for_memory + for_arithmetic;  # the sum; but both work at the same time.
     np.maximum => np.minimum  # the shorter of the two times; the longer one decides.
     seconds = => seconds = for_memory;  # the time of memory, even where arithmetic's is longer.
@@ -70,8 +72,7 @@ def cost_of_one_pass(N, D, itemsize):
     for_arithmetic / seconds => for_arithmetic >= for_memory  # yes or no; the share was asked for.
     for_arithmetic / seconds => 1 - for_arithmetic / seconds  # the share in which it waits.
     for_arithmetic / seconds => flops / nbytes  # the intensity in FLOP per byte, not a share.
-    """),
-)
+""")
 def seconds_at_least(flops, nbytes, bandwidth, arithmetic):
     """Return the least time, and the share of it in which the arithmetic units have work."""
     for_memory = nbytes / bandwidth
@@ -88,7 +89,8 @@ def seconds_at_least(flops, nbytes, bandwidth, arithmetic):
         "few tokens": (5 * 4 * 1795, 5, 512, 4),
         "one layer": (2 * 4996, 1, 300, 2),
     },
-    edits("""
+)
+@mistakes("""
     ) - D => )  # gamma is missing: each layer keeps D numbers that do not depend on the tokens.
     ) - D => ) - D // layers  # gamma is taken off once; each layer keeps its own.
     (D + 1) => D  # rstd is missing: x_hat comes with one number per token.
@@ -103,8 +105,7 @@ def seconds_at_least(flops, nbytes, bandwidth, arithmetic):
     // => /  # not rounded down to whole tokens.
     numbers // (D + 1), numbers // 3 => -(-numbers // (D + 1)), -(-numbers // 3)
         rounded up; the last token does not fit.
-    """),
-)
+""")
 def tokens_that_fit(memory, layers, D, itemsize):
     """Return how many tokens fit, with x_hat kept and with three numbers per row kept."""
     numbers = memory // (layers * itemsize) - D  # for each layer, gamma stored

@@ -4,9 +4,8 @@ import numpy as np
 
 from .. import textbook
 from ..layernorm import LayerNormCache
-from .checker import exercise
+from .checker import exercise, mistakes
 from .data import layer, museum
-from .edits import edits
 from .watch import blocks_are_used
 
 
@@ -35,7 +34,9 @@ MUSEUM = museum(lambda x_hat, rstd, gamma, rows: LayerNormCache(x_hat, rstd, gam
             ("fewer rows than a strip has", layer(53, 4, 6), 9),
         )
     },
-    edits("""
+    judge=_strips_are_used,
+)
+@mistakes("""
     len(dy), rows) => len(dy) - rows + 1, rows)  # the last strip is missing where it is shorter.
     len(dy), rows) => len(dy) - rows + 1, rows)
     np.empty_like => np.zeros_like  # the last, shorter strip is missing (its rows are zero).
@@ -46,10 +47,8 @@ MUSEUM = museum(lambda x_hat, rstd, gamma, rows: LayerNormCache(x_hat, rstd, gam
         dgamma and dbeta are one and the same array: a = b = np.zeros(...) makes one only.
     return dx, dgamma, dbeta => return dx, *(a / -(-len(dy) // rows) for a in (dgamma, dbeta))
         the sums of the strips are averaged; they are parts of one sum.
-    """)
-    | {words: f for words, f in MUSEUM.items() if "(axis" not in words},  # (N, D) has no other
-    judge=_strips_are_used,
-)
+""")
+@mistakes({words: f for words, f in MUSEUM.items() if "axes 0 and 1" not in words})
 def backward_by_strips(dy, x_hat, rstd, gamma, rows):
     """Return dx (N, D), dgamma (D,) and dbeta (D,); rstd is (N, 1), dy and x_hat (N, D)."""
     dx = np.empty_like(dy)  # (N, D)

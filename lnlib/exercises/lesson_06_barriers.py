@@ -4,9 +4,8 @@ import re
 
 import numpy as np
 
-from .checker import Score, exercise
+from .checker import Score, exercise, mistakes
 from .data import layer
-from .edits import edits
 from .kernels import Stopped, code_of, launch, source_of
 
 THREADS = 128
@@ -88,16 +87,16 @@ def _slots(values, first, last):
 @exercise(
     "total squares",
     lambda: {"three rows of 128": ()},
-    edits("""
-    [:, :1] + 0 * total =>
-    [:, :1] + 0 * squares =>  # each thread gets its own slot; the sum is in slots[0].
-    // 2, 1) => // 2, 2)  # the last step, half = 1, is missing.
-    // 2, 1) => // 4, 1)  # the first step is missing: half begins at THREADS / 2.
-    """),
     rtol=1e-4,
     prepare=_run_sums,
     judge=_other_threads,
 )
+@mistakes("""
+    [:, :1] + 0 * total =>
+    [:, :1] + 0 * squares =>  # each thread gets its own slot; the sum is in slots[0].
+    // 2, 1) => // 2, 2)  # the last step, half = 1, is missing.
+    // 2, 1) => // 4, 1)  # the first step is missing: half begins at THREADS / 2.
+""")
 def sum_with_barriers():
     """Return what the solution's CUDA computes, with NumPy: for each thread, both sums."""
     total = _slots(VALUES, THREADS // 2, 1)  # (3, THREADS)

@@ -6,9 +6,8 @@ import numpy as np
 
 from ..gpu import read_source
 from ..layernorm import layer_norm_forward
-from .checker import Score, exercise
+from .checker import Score, exercise, mistakes
 from .data import layer
-from .edits import edits
 from .kernels import Stopped, code_of, launch, refuse_nan, source_of
 
 KERNELS = {64: "add_forward<64, 4, 4>", 32: "add_forward<32, 8, 1>"}
@@ -106,7 +105,11 @@ def _still_wrong(function):
 @exercise(
     "s y",
     lambda: {"five rows of 1000": ()},
-    edits("""
+    rtol=1e-5,
+    prepare=lambda function: lambda: _launch_residual(function),
+    judge=_still_wrong,
+)
+@mistakes("""
     return s => return np.nan * s  # nobody writes it.
     s = a + b => s = a  # b is not added.
     s = a + b => s = b  # a is not added.
@@ -117,11 +120,7 @@ def _still_wrong(function):
     return s => return np.where(np.arange(1000) < 256, s, np.nan)  # each thread writes one vector.
     a + b => a + a  # a is added twice, and b not at all.
     a + b => a + b[:1]  # row 0 of b is added to every row: b begins at start too.
-    """),
-    rtol=1e-5,
-    prepare=lambda function: lambda: _launch_residual(function),
-    judge=_still_wrong,
-)
+""")
 def add_while_loading():
     """Return what the solution's CUDA computes, with NumPy: s = a + b, and y."""
     a, b, _, _ = _residual().values()

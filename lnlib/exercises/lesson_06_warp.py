@@ -2,8 +2,7 @@
 
 import numpy as np
 
-from .checker import Score, exercise
-from .edits import edits
+from .checker import Score, exercise, mistakes
 from .kernels import launch, source_of
 
 
@@ -17,7 +16,8 @@ from .kernels import launch, source_of
         "vectors of 1": (0, 32, 1, 77),
         "a thread past the end of the row": (11, 32, 4, 40),
     },
-    edits("""
+)
+@mistakes("""
     vectors = => n = -(-D // width // threads); vectors =
     thread, D // width, threads => thread * n, min(D // width, thread * n + n)
         one chunk for each thread: neighbours read far apart (uncoalesced, slow).
@@ -28,8 +28,7 @@ from .kernels import launch, source_of
     range(thread, D // width, threads) => [thread]  # only the first vector; thread t owns more.
     D // width => D  # vectors are counted up to D; a row has D // width of them.
     D // width => -(-D // (width * threads)) * threads  # past the row's end: padding is not loaded.
-    """),
-)
+""")
 def columns_of(thread, threads, width, D):
     """Return the columns that a thread loads, in order: a list of integers."""
     vectors = range(thread, D // width, threads)
@@ -82,10 +81,8 @@ def _lanes(values, *steps, partner=np.bitwise_xor, send_first=False):
     return total
 
 
-@exercise(
-    "y",
-    lambda: {"five rows of 32": ()},
-    edits("""
+@exercise("y", lambda: {"five rows of 32": ()}, rtol=1e-4, prepare=_run_normalise, judge=_far_rows)
+@mistakes("""
     , 16) => )  # a step is missing: each half of the warp has a sum of its own. 16 joins them.
     1, 2, => 2,  # a step is missing: without bits = 1 even lanes hear of even ones only.
     16) => 16, 32)  # every sum is doubled. Does bits go up to 32? There is no such lane.
@@ -101,11 +98,7 @@ def _lanes(values, *steps, partner=np.bitwise_xor, send_first=False):
     np.sqrt =>  # the root is missing.
     return xc => return x  # the mean is not subtracted from what is divided.
     _lanes(xc * xc => _lanes(x * x  # the mean of squares, not the variance: centre first.
-    """),
-    rtol=1e-4,
-    prepare=_run_normalise,
-    judge=_far_rows,
-)
+""")
 def normalise_in_a_warp():
     """Return what the solution's CUDA computes, with NumPy: the rows, normalised."""
     x = ROWS.astype(np.float64)  # (5, 32), a number in each lane

@@ -2,9 +2,8 @@
 
 import numpy as np
 
-from .checker import exercise
+from .checker import exercise, mistakes
 from .data import layer
-from .edits import edits
 from .watch import blocks_are_used
 
 
@@ -22,14 +21,14 @@ def _blocks_are_used(function):
         "12 rows in blocks of 3": (layer(82, 12, 7).x, layer(82, 12, 7).gamma, 0.1, 3),
         "3 rows in blocks of 8": (layer(83, 3, 6).x, layer(83, 3, 6).gamma, 1e-5, 8),
     },
-    edits("""
+    judge=_blocks_are_used,
+)
+@mistakes("""
     len(x), rows) => len(x) - rows + 1, rows)  # the last, shorter block of rows is missing.
     range(0, len(x), rows) => [0]  # only the first block is there.
     start + rows) => start + 1)  # only one row of each block: a block ends at start + rows.
     ms = => ms = np.mean(x[block] ** 2);  # one mean square for a block; each row has its own.
-    """),
-    judge=_blocks_are_used,
-)
+""")
 def rms_forward_blocked(x, gamma, eps, rows):
     """Return y (N, D) and rstd (N, 1), from so many rows of x at a time."""
     y, rstd = np.empty_like(x), np.empty_like(x[:, :1])  # (N, D), (N, 1)

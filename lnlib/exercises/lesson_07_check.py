@@ -3,16 +3,15 @@
 import numpy as np
 
 from ..gradcheck import gradcheck
-from .checker import exercise
+from .checker import exercise, mistakes
 from .compare import BadResult
-from .edits import edited, edits, functions_of
-from .lesson_07_rms import WRONG_BACKWARD, rms_backward, rms_forward
+from .edits import edited
+from .lesson_07_rms import rms_backward, rms_forward
 
 
 def _wrong(start):
     """Return the wrong backward pass whose diagnosis starts like that."""
-    mistakes = functions_of(WRONG_BACKWARD, rms_backward)
-    return next(backward for words, backward in mistakes if words.startswith(start))
+    return next(wrong for words, wrong in rms_backward.mistakes if words.startswith(start))
 
 
 def _last_row(change):
@@ -58,10 +57,8 @@ def _asks_the_report(function):
     return prepared
 
 
-@exercise(
-    "verdict",
-    lambda: PAIRS,
-    edits("""
+@exercise("verdict", lambda: PAIRS, rtol=0, prepare=_asks_the_report)
+@mistakes("""
     .passed => .passed or True  # it says True of everything. Before you trust a check, see it fail.
     .passed => .passed and False  # it says False of everything. Try it on your layer: what fails?
     return gradcheck => return not gradcheck  # True and False have changed places.
@@ -74,10 +71,7 @@ def _asks_the_report(function):
     return gradcheck => errors = gradcheck
     .passed => .errors; return not any(error > 1e-8 for error in errors.values())
         a NaN passes: no comparison with NaN is true, so ask whether errors are small enough.
-    """),
-    rtol=0,
-    prepare=_asks_the_report,
-)
+""")
 def rms_check(forward, backward):
     """Return True if backward is the gradient of forward, else False."""
     rng = np.random.default_rng(seed=0)

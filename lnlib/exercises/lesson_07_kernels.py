@@ -11,11 +11,10 @@ from typing import NamedTuple
 import numpy as np
 
 from ..gpu import emulator, read_source
-from .checker import Score, exercise
+from .checker import Score, exercise, mistakes
 from .data import layer
-from .edits import edits, functions_of
 from .kernels import Stopped, launch, refuse_nan, source_of
-from .lesson_07_rms import WRONG_BACKWARD, rms_backward, rms_forward
+from .lesson_07_rms import rms_backward, rms_forward
 
 FORWARD_HEAD = """template <int THREADS, int VECTORS, int WIDTH>
 __global__ void __launch_bounds__(THREADS) rms_forward(
@@ -139,7 +138,11 @@ FORWARD_INPUTS = ("x", "gamma")
 @exercise(
     "y rstd",
     lambda: _launches(FORWARD_INPUTS),
-    edits("""
+    rtol=3e-6,
+    prepare=_prepared(run_forward, FORWARD_HEAD),
+    judge=_bytes_judge(run_forward, FORWARD_HEAD, FORWARD_INPUTS, x="loaded", y="stored"),
+)
+@mistakes("""
     ms = => x = x - x.mean(1)[:, None]; ms =  # this is LayerNorm: RMSNorm subtracts no mean.
     / x.shape[1] =>  # the sum of the squares is not divided by D.
     x * x, head => x, head  # the sum, not the sum of squares, is under the root.
@@ -151,11 +154,7 @@ FORWARD_INPUTS = ("x", "gamma")
     ms = => x = x[:1] + 0 * x; ms =  # every block works on row 0, not on row blockIdx.x.
     y, rstd[:, :1] => y, 1 / rstd[:, :1]  # this is the root; rstd is its reciprocal.
     return y, rstd => return np.nan * y, np.nan * rstd  # never written: outputs begin with NaN.
-    """),
-    rtol=3e-6,
-    prepare=_prepared(run_forward, FORWARD_HEAD),
-    judge=_bytes_judge(run_forward, FORWARD_HEAD, FORWARD_INPUTS, x="loaded", y="stored"),
-)
+""")
 def rms_forward_kernel(head):
     """Return what the solution's CUDA computes, with NumPy: y and rstd."""
     x, gamma = _wide(head)  # (N, D), (D,)
@@ -181,7 +180,13 @@ def _on_launches(backward):
 @exercise(
     "dx dgamma",
     lambda: _launches(BACKWARD_INPUTS),
-    edits("""
+    rtol=3e-6,
+    prepare=_prepared(run_backward, BACKWARD_HEAD),
+    judge=_bytes_judge(
+        run_backward, BACKWARD_HEAD, BACKWARD_INPUTS, x="loaded", dy="loaded", dx="stored"
+    ),
+)
+@mistakes("""
     x_hat, head) => x_hat, head, threads=1)  # every thread has only its own part: use block_sum.
     x_hat, head) => x_hat, head, threads=32)  # every warp has only its own part: use block_sum.
     x_hat, g = x * rstd => x_hat, g = x  # x stands where x_hat = x * rstd belongs.
@@ -189,17 +194,13 @@ def _on_launches(backward):
         only the first row of each block is there: go on to row + gridDim.x.
     (dy * x_hat).sum => (dy * x_hat)[-3:].sum  # only the last row of each block: clear it once.
     return dx, (dy => return np.nan * dx, np.nan * (dy  # not written, or not by every block.
-    """)
-    | {
+""")
+@mistakes(
+    {
         words: _on_launches(backward)
-        for words, backward in functions_of(WRONG_BACKWARD, rms_backward)
+        for words, backward in rms_backward.mistakes
         if "over the rows" not in words and "along each row" not in words
-    },
-    rtol=3e-6,
-    prepare=_prepared(run_backward, BACKWARD_HEAD),
-    judge=_bytes_judge(
-        run_backward, BACKWARD_HEAD, BACKWARD_INPUTS, x="loaded", dy="loaded", dx="stored"
-    ),
+    }
 )
 def rms_backward_kernel(head):
     """Return what the solution's CUDA computes, with NumPy: dx and dgamma."""

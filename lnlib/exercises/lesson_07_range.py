@@ -2,9 +2,8 @@
 
 import numpy as np
 
-from .checker import exercise
+from .checker import exercise, mistakes
 from .data import layer
-from .edits import edits
 from .lesson_07_rms import rms_forward
 
 
@@ -35,10 +34,8 @@ def _in_float64(x, gamma, eps):
     return y.astype(x.dtype), rstd.astype(x.dtype)
 
 
-@exercise(
-    "y rstd",
-    lambda: dict(_range_cases()),
-    edits("""
+@exercise("y rstd", lambda: dict(_range_cases()), rtol=3e-6)
+@mistakes("""
     small = x / s => s = one; small = x  # nothing is scaled yet: squares overflow, and vanish.
     max(axis=-1, => max(  # one scale for all rows. The small ones vanish: each row needs its own.
     np.abs(x).max => x.max  # the largest x; the largest |x| is negative here.
@@ -51,13 +48,13 @@ def _in_float64(x, gamma, eps):
     , rstd / s => , rstd * s  # multiplied by s; a larger row has a smaller rstd.
     s = np => s = np.abs(x).max(axis=-1, keepdims=True); np  # 0 / 0 for zeros: let s >= sqrt(eps).
     , np.sqrt(eps)) => , 0)  # eps / s**2 overflows for small rows: let s >= sqrt(eps).
-    """)
-    | {
+""")
+@mistakes(
+    {
         "float64 holds the squares of float32, but not its own: rows of 1e200 overflow. Scale.": (
             _in_float64
         )
-    },
-    rtol=3e-6,
+    }
 )
 def rms_forward_safe(x, gamma, eps):
     """Return y (N, D) and rstd (N, 1), also where the squares of x overflow or vanish."""

@@ -2,19 +2,16 @@
 
 import numpy as np
 
-from .checker import exercise
-from .data import dx_terms, layer, layers
-from .edits import edits
+from .checker import exercise, mistakes
+from .data import DX_TERMS, layer, layers
 
 
 def _rows(*shape):
-    """Return `layers`, with rows so small that eps is a part of ms + eps in place of flat ones."""
+    """Return `layers`, with small rows, where eps counts, in place of flat ones."""
     ordinary, flat, other = layers(*shape).items()
     small = flat[1]._replace(x=layer(72, *flat[1].x.shape).x / 200)
     matrix = ("rows of shape (N, D)", layer(73, *shape[-2:]))
-    return dict(
-        [ordinary, ("rows so small that eps counts", small), other] + [matrix] * (len(shape) > 1)
-    )
+    return dict([ordinary, ("small rows", small), other] + [matrix] * (len(shape) > 1))
 
 
 @exercise(
@@ -23,7 +20,8 @@ def _rows(*shape):
         {k: (a.x, a.gamma, 1e-5) for k, a in _rows(2, 3, 5).items()}
         | {"eps = 0.1": (*_rows(3, 4, 2)["another shape"][1:3], 0.1)}
     ),
-    edits("""
+)
+@mistakes("""
     rstd = 1 => x = x - x.mean(-1)[..., None]; rstd = 1  # this is LayerNorm: subtract no mean.
     np.mean(x * x => np.var(x  # the variance is in it. Nothing is centred: the mean of x**2.
     x_hat = x * => x_hat = (x - x.mean(-1)[..., None]) *  # x_hat is centred; in RMSNorm nothing is.
@@ -36,13 +34,10 @@ def _rows(*shape):
     np.sqrt( => (  # the root is missing: divided by the mean of the squares.
     1 / np.sqrt => np.sqrt  # multiplied by the root, where x_hat is divided by it.
     , x_hat, rstd => , x_hat, 1 / rstd  # this is the root; rstd is its reciprocal.
-    axis=-1 => axis=1  # one mean over the tokens (axis 1); each row has its own.
-    axis=-1 => axis=None  # one mean of the whole array; each row has its own.
     gamma * x_hat => x_hat  # gamma is missing.
     gamma * x_hat => (1 + gamma) * x_hat  # multiplied by 1 + gamma (Gemma's way), not gamma.
     , x_hat, rstd => , gamma * x_hat, rstd  # gamma is in it; it belongs to y.
-    """),
-)
+""")
 def rms_forward(x, gamma, eps):
     """Return y (B, T, D), x_hat (B, T, D) and rstd (B, T, 1)."""
     rstd = 1 / np.sqrt(np.mean(x * x, axis=-1, keepdims=True) + eps)  # (B, T, 1)
@@ -56,10 +51,8 @@ def _one_row():
         yield label, (x_hat, rstd)
 
 
-@exercise(
-    "jacobian",
-    lambda: dict(_one_row()),
-    edits("""
+@exercise("jacobian", lambda: dict(_one_row()))
+@mistakes("""
     np.eye(D) => np.eye(D) - 1 / D  # LayerNorm's term through the mean; here is no mean.
     - np.outer(x_hat, x_hat) / D =>  # only the straight route is there: rstd depends on x too.
     - np => + np  # the route through rstd has the wrong sign: d(ms**-0.5) = -0.5 ms**-1.5.
@@ -72,8 +65,7 @@ def _one_row():
     np.eye(D) => 1  # 1 stands in every entry; the straight route is the identity matrix, np.eye(D).
     np.outer(x_hat, x_hat) => x_hat * x_hat  # one row; all products are needed: np.outer.
     np.outer(x_hat, x_hat) => x_hat @ x_hat  # one number; all products are needed: np.outer.
-    """),
-)
+""")
 def rms_jacobian(x_hat, rstd):
     """Return all dx_hat_i/dx_j of one row, (D, D), from x_hat (D,) and rstd (1,)."""
     D = x_hat.size
@@ -86,7 +78,8 @@ def _backward_cases():
         yield label, (a.dy, x_hat, rstd, a.gamma)
 
 
-WRONG_BACKWARD = edits("""
+@exercise("dx dgamma", lambda: dict(_backward_cases()), terms=DX_TERMS)
+@mistakes("""
     (g - => (g - g.mean(axis=-1, keepdims=True) -  # LayerNorm's mean term; this layer has no mean.
     - x_hat * along =>  # only the straight route is there: rstd depends on every x too.
     g = gamma * dy => g = dy
@@ -97,17 +90,12 @@ WRONG_BACKWARD = edits("""
     rstd * (g - x_hat * along) => (g - x_hat * along) / (np.sqrt(1 / rstd**2 - 1e-5) + 1e-5)
         it holds for sqrt(ms) + eps, with eps outside the root.
     rstd * (g - => (rstd * g - rstd**3 *  # rstd**3 goes with x; x_hat has two of them already.
-    axis=-1, keepdims=True => axis=tuple(range(dy.ndim - 1))  # a mean over rows; each has its own.
-    , axis=-1, keepdims=True =>  # one mean of the whole array, where each row has its own.
     .sum(axis=tuple(range(dy.ndim - 1))) =>  # not summed: the rows share gamma; add them up.
     (dy * x_hat).sum => dy.sum  # x_hat is missing: gamma multiplies it.
     (dy * x_hat).sum => (g * x_hat).sum  # gamma is in it: the derivative by gamma is x_hat.
     .sum( => .mean(  # averaged over the rows, where they are added up.
     axis=tuple(range(dy.ndim - 1)) => axis=-1  # a sum along each row; add up the rows.
 """)
-
-
-@exercise("dx dgamma", lambda: dict(_backward_cases()), WRONG_BACKWARD, terms={"dx": dx_terms})
 def rms_backward(dy, x_hat, rstd, gamma):
     """Return dx, of the shape of dy, and dgamma (D,)."""
     g = gamma * dy  # (B, T, D)

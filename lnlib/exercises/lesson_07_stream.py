@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from .checker import Score, exercise
+from .checker import Score, exercise, mistakes
 from .compare import BadResult
 from .data import layer
 from .edits import edited, edits
@@ -97,11 +97,11 @@ MISTAKES = edits("""
 @exercise(
     "y z dx dr dgamma",
     lambda: dict(_cases()),
-    {words: _mistake(edit) for words, [edit] in MISTAKES.items()},
     prepare=_prepare,
     judge=_weigh,
     expected=lambda *arguments: _run(add_rms_norm, *arguments),
 )
+@mistakes({words: _mistake(edit) for words, [edit] in MISTAKES.items()})
 def add_rms_norm():
     """Return forward(x, r, gamma, eps) and backward(dy, dz, cache)."""
 

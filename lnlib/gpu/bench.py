@@ -9,9 +9,10 @@ of lnlib are timed, in many configurations.
 
 import argparse
 import datetime
+import functools
+import itertools
 import json
 import platform
-import statistics
 import sys
 import time
 from pathlib import Path
@@ -53,66 +54,37 @@ def reference_backward(dy, cache):
     return rstd * g, (dy * x_hat).sum(axis=0), dy.sum(axis=0)
 
 
-def fused(cupy):
-    """Return the two passes with cupy.fuse: elementwise steps are merged, reductions are not."""
-
-    @cupy.fuse()
-    def square(xc, rest):
-        return (xc - rest) * (xc - rest)
-
-    @cupy.fuse()
-    def normalise(xc, rest, rstd, gamma, beta):
-        return gamma * ((xc - rest) * rstd) + beta
-
-    @cupy.fuse()
-    def normalise_only(xc, rest, rstd):
-        return (xc - rest) * rstd
-
-    @cupy.fuse()
-    def combine(g, mean_g, x_hat, mean_gx, rstd):
-        return rstd * (g - mean_g - x_hat * mean_gx)
-
-    def forward(x, gamma, beta, eps):
-        xc = x - x.mean(axis=-1, keepdims=True)
-        rest = xc.mean(axis=-1, keepdims=True)
-        rstd = 1 / (square(xc, rest).mean(axis=-1, keepdims=True) + eps) ** 0.5
-        return normalise(xc, rest, rstd, gamma, beta), (xc, rest, rstd, gamma)
-
-    def backward(dy, cache):
-        xc, rest, rstd, gamma = cache
-        x_hat, g = normalise_only(xc, rest, rstd), gamma * dy
-        mean_g, mean_gx = (a.mean(axis=-1, keepdims=True) for a in (g, g * x_hat))
-        return combine(g, mean_g, x_hat, mean_gx, rstd), (dy * x_hat).sum(axis=0), dy.sum(axis=0)
-
-    return forward, backward
-
-
-def rungs(cupy, dy, x, gamma, beta, eps=1e-5):
+def rungs(dy, x, gamma, beta, eps=1e-5):
     """Return (pass, name, function of no arguments) for every rung of the ladder at this shape."""
-    fused_forward, fused_backward = fused(cupy)
     reference = reference_forward(x, gamma, beta, eps)[1]
-    part = fused_forward(x, gamma, beta, eps)[1]
     cache = launch.layer_norm_forward(x, gamma, beta, eps)[1]
-
-    def forward(kernel, width=None):
-        return lambda: launch.layer_norm_forward(x, gamma, beta, eps, kernel=kernel, width=width)
-
-    def backward(kernel, width=None):
-        return lambda: launch.layer_norm_backward(dy, cache, kernel=kernel, width=width)
-
+    forward = functools.partial(launch.layer_norm_forward, x, gamma, beta, eps)
+    backward = functools.partial(launch.layer_norm_backward, dy, cache)
+    slow = "reference on CuPy arrays"
     return [
-        ("forward", "reference on CuPy arrays", lambda: reference_forward(x, gamma, beta, eps)),
-        ("forward", "cupy.fuse", lambda: fused_forward(x, gamma, beta, eps)),
-        ("forward", "x read four times", forward("forward_looping", 1)),
-        ("forward", "row in registers", forward("forward", 1)),
-        ("forward", "row in registers, 16-byte loads", forward("forward")),
-        ("backward", "reference on CuPy arrays", lambda: reference_backward(dy, reference)),
-        ("backward", "cupy.fuse", lambda: fused_backward(dy, part)),
-        ("backward", "atomics", backward("backward_atomic")),
-        ("backward", "two stages, 4-byte loads", backward("backward", 1)),
-        ("backward", "two stages", backward("backward")),
-        ("backward", "single launch", backward("backward_single")),
+        ("forward", slow, functools.partial(reference_forward, x, gamma, beta, eps)),
+        ("forward", "x read four times", lambda: forward(kernel="forward_looping", width=1)),
+        ("forward", "row in registers", lambda: forward(width=1)),
+        ("forward", "row in registers, 16-byte loads", forward),
+        ("backward", slow, functools.partial(reference_backward, dy, reference)),
+        ("backward", "atomics", lambda: backward(kernel="backward_atomic")),
+        ("backward", "two stages, 4-byte loads", lambda: backward(width=1)),
+        ("backward", "two stages", backward),
+        ("backward", "single launch", lambda: backward(kernel="backward_single")),
     ]
+
+
+def copies(cupy, rows, D, when):
+    """Return rungs that copy, in two ways, so that as many bytes are moved as each pass must."""
+    found = []
+    for which in ("forward", "backward"):
+        size = minimum_bytes(which, rows, D) // 8  # floats, each read and written
+        source, target = cupy.zeros(size, np.float32), cupy.zeros(size, np.float32)
+        from_device = functools.partial(target.data.copy_from_device, source.data, source.nbytes)
+        elementwise = functools.partial(cupy.negative, source, out=target)
+        found.append((which, f"copy, {when}", from_device))
+        found.append((which, f"copy, elementwise, {when}", elementwise))
+    return found
 
 
 def timer(cupy):
@@ -131,11 +103,9 @@ def timer(cupy):
             call()
             end.record()
         pairs[-1][1].synchronize()
-        times = sorted(1000 * cupy.cuda.get_elapsed_time(*pair) for pair in pairs)
-        tenth = len(times) // 10
-        return {
-            "microseconds": statistics.median(times), "p10": times[tenth], "p90": times[-1 - tenth],
-        }  # fmt: skip
+        times = [1000 * cupy.cuda.get_elapsed_time(*pair) for pair in pairs]
+        found = np.percentile(times, (50, 10, 90)).tolist()
+        return dict(zip(("microseconds", "p10", "p90"), found))
 
     return measure_call
 
@@ -160,15 +130,6 @@ def errors(which, results, truth):
     }
 
 
-def copies(cupy, size, measure_call):
-    """Time the two ways to copy: size counts what is read and what is written."""
-    source, target = (cupy.zeros(size // 8, np.float32) for _ in range(2))
-    return {
-        "copy": measure_call(lambda: target.data.copy_from_device(source.data, source.nbytes)),
-        "copy, elementwise": measure_call(lambda: cupy.negative(source, out=target)),
-    }
-
-
 def warm_up(cupy, call):
     """Keep the GPU busy until its clock has risen."""
     end = time.perf_counter() + WARM_UP
@@ -183,36 +144,24 @@ def measure(cupy, rows, D, measure_call):
     """Time copies, add and every rung at one shape; return a list of dicts."""
     given, truth = arrays(cupy, rows, D)
     dy, x = given[:2]
-    total = cupy.empty(x.shape, x.dtype)
-    sizes = {which: minimum_bytes(which, rows, D) for which in ("forward", "backward")}
+    add = functools.partial(cupy.add, x, dy, out=cupy.empty(x.shape, x.dtype))
+    warm_up(cupy, add)
+    first, last = (copies(cupy, rows, D, when) for when in ("first", "last"))
     measured = []
-
-    def add(which, rung, times, size, wrong=None):
-        measured.append(
-            {"rows": rows, "D": D, "pass": which, "rung": rung} | times
-            | {"GB/s": size / times["microseconds"] / 1e3, "errors": wrong or {}}
-        )  # fmt: skip
-
-    def add_copies(when):
-        for which, size in sizes.items():
-            for kind, times in copies(cupy, size, measure_call).items():
-                add(which, f"{kind}, {when}", times, size)
-
-    warm_up(cupy, lambda: cupy.add(x, dy, out=total))
-    add_copies("first")
-    times = measure_call(lambda: cupy.add(x, dy, out=total))
-    add("backward", "add", times, 12 * rows * D)
-    for which, name, call in rungs(cupy, *given):
+    for which, rung, call in [*first, ("backward", "add", add), *rungs(*given), *last]:
+        one = {"rows": rows, "D": D, "pass": which, "rung": rung, "errors": {}}
         try:
             results = call()
         except ValueError:  # a kernel that is not for inputs as large as this
             continue
-        wrong = errors(which, results, truth)
-        if not max(wrong.values()) < SANE:  # the time of a wrong result is of no use
-            raise AssertionError(f"{name} is wrong at {rows} x {D}: {wrong}")
-        add(which, name, measure_call(call), sizes[which], wrong)
-    add_copies("last")
-    for which in sizes:
+        if isinstance(results, tuple):  # of one of the passes
+            one["errors"] = errors(which, results, truth)
+            if not max(one["errors"].values()) < SANE:  # the time of a wrong result is of no use
+                raise AssertionError(f"{rung} is wrong at {rows} x {D}: {one['errors']}")
+        one |= measure_call(call)
+        size = 12 * rows * D if rung == "add" else minimum_bytes(which, rows, D)
+        measured.append(one | {"GB/s": size / one["microseconds"] / 1e3})
+    for which in ("forward", "backward"):
         mine = [one for one in measured if one["pass"] == which]
         ceiling = min(one["microseconds"] for one in mine if one["rung"].startswith("copy"))
         for one in mine:
@@ -227,10 +176,8 @@ def candidates(which, D, width, limit):
         for entries in (4, 8, 16, 24, 32):
             if not D <= threads * entries < 2 * D or entries % width:
                 continue
-            block = threads * (passes.WARPS if threads == 32 else 1)
-            for registers in (64, 80, 96, 128) if which == "backward" else (64,):
-                blocks = max(1, 65536 // (registers * block))
-                chosen = passes.instance(which, threads, entries, width, limit, blocks=blocks)
+            for registers in (64, 80, 96, 128):  # of no effect in the forward pass
+                chosen = passes.instance(which, threads, entries, width, limit, registers=registers)
                 if chosen:
                     found[chosen.expression] = chosen
     return list(found.values())
@@ -238,47 +185,44 @@ def candidates(which, D, width, limit):
 
 def tune(cupy, rows, D, measure_call, keep):
     """Try configurations at one shape; keep(dict) is called with each as soon as it is measured."""
-    given, truth = arrays(cupy, rows, D)
-    dy, x, gamma, beta = given
+    (dy, x, gamma, beta), truth = arrays(cupy, rows, D)
     on_gpu = launch.machine()
-    cache = launch.layer_norm_forward(x, gamma, beta)[1]
-    warm_up(cupy, lambda: launch.layer_norm_forward(x, gamma, beta))
-    for which in ("forward", "backward"):
-        size = minimum_bytes(which, rows, D)
-        copy = min(t["microseconds"] for t in copies(cupy, size, measure_call).values())
+    forward = functools.partial(passes.forward, on_gpu, x, gamma, beta, 1e-5)
+    backward = functools.partial(passes.backward, on_gpu, dy, forward()[1])
+    warm_up(cupy, forward)
+    times = [(which, measure_call(call)) for which, _, call in copies(cupy, rows, D, "first")]
+    for which, call in ("forward", forward), ("backward", backward):
+        copy = min(time["microseconds"] for copied, time in times if copied == which)
+        first = candidates(which, D, 4 if D % 4 == 0 else 1, on_gpu.shared_limit())
         tried = []
-
-        def attempt(chosen, which=which, copy=copy, tried=tried):
-            def call():
-                if which == "forward":
-                    return passes.forward(on_gpu, x, gamma, beta, 1e-5, chosen=chosen)
-                return passes.backward(on_gpu, dy, cache, chosen=chosen)
-
+        for chosen in itertools.chain(first, variations(tried) if which == "backward" else ()):
             one = {"rows": rows, "D": D, "pass": which} | chosen._asdict()
-            try:
-                one["errors"] = errors(which, call(), truth)
-                one |= measure_call(call)
-            except Exception as error:  # too many registers, say: the next may be right
-                one["failed"] = f"{type(error).__name__}: {error}"
-            else:
+            one |= attempt(functools.partial(call, chosen=chosen), which, truth, measure_call)
+            if "failed" not in one:
                 one["fraction of copy"] = copy / one["microseconds"]
                 if max(one["errors"].values()) <= PROMISE:
                     tried.append((one["microseconds"], chosen))
             keep(one)
-
-        width = 4 if D % 4 == 0 else 1
-        for chosen in candidates(which, D, width, on_gpu.shared_limit()):
-            attempt(chosen)
-        if which == "backward" and tried:
-            best = min(tried)[1]
-            for waves, columns in ((2, 8), (3, 8), (1, 16), (1, 32)):
-                attempt(best._replace(waves=waves, columns=columns))
         print(f"{which} at {rows} x {D}, a copy takes {copy:.1f} us:")
         for microseconds, chosen in sorted(tried):
             print(
                 f"  {microseconds:9.1f} us {copy / microseconds:6.2f}  {chosen.expression}"
                 f" waves {chosen.waves}, {chosen.columns} columns"
             )
+
+
+def variations(tried):
+    """Yield the fastest configuration, when all have been tried, with other second stages."""
+    for waves, columns in ((2, 8), (3, 8), (1, 16), (1, 32)) if tried else ():
+        yield min(tried)[1]._replace(waves=waves, columns=columns)
+
+
+def attempt(call, which, truth, measure_call):
+    """Run and time one configuration; return its errors and times, or how it failed."""
+    try:
+        return {"errors": errors(which, call(), truth)} | measure_call(call)
+    except Exception as error:  # too many registers, say: the next may be right
+        return {"failed": f"{type(error).__name__}: {error}"}
 
 
 def machine(cupy):

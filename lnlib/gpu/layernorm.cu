@@ -280,8 +280,10 @@ __global__ void __launch_bounds__(THREADS) forward_looping(
 // ---- Backward: one row --------------------------------------------------------------------------
 // dgamma = sum over rows of dy * x_hat, dbeta = sum over rows of dy, and with g = gamma * dy dx =
 // rstd * (g - mean(g) - x_hat * mean(g * x_hat)). If g has a large mean, rounding leaves a part of
-// it in g - mean(g), as it does in x - mean(x). So g is centred twice, too. That does not mend the
-// rounding of the products themselves, which matters if gamma is nearly constant but not 1.
+// it in g - mean(g), as it does in x - mean(x). So g is centred twice, too. The first time a number
+// near its mean is enough, mean(dy) * gamma[0]: where gamma varies, so does g, and the second time
+// finds what is left. It is subtracted before the product gamma * dy is rounded: fmaf(a, b, c) is
+// a * b + c, rounded once.
 
 // x_hat from x and the three saved numbers of its row.
 struct Row {
@@ -312,26 +314,25 @@ __device__ void load_row(
             x_hat[v].at[j] = row.x_hat(x_hat[v].at[j]);
 }
 
-// From x_hat and dy in registers: the mean of g; then what rounding left of it and the mean of
-// g * x_hat, in one sum over pairs; then dx.
+// From x_hat and dy in registers: g, centred once; then its mean and the mean of g * x_hat, in one
+// sum over pairs; then dx.
 template <int THREADS, int VECTORS, int WIDTH, class T>
 __device__ void write_dx(
     const Vector<WIDTH, T> *gamma, Vector<WIDTH, T> *__restrict__ dx, float rstd, long long start,
     int D, const Vector<WIDTH> (&x_hat)[VECTORS], Vector<WIDTH> (&g)[VECTORS])
 {
+    __syncwarp();  // the compiler would load gamma earlier, and have too few registers
     const int vectors = D / WIDTH;
     const float one_over_D = 1.0f / D;
+    const float near = block_sum<THREADS>(sum(g), 0) * one_over_D * float(gamma->at[0]);
     Vector<WIDTH> gain[VECTORS];
-#if __CUDA_ARCH__ >= 1000
-    __syncwarp();  // here the compiler would load gamma earlier, and have too few registers
-#endif
     load<THREADS>(gamma, 0, vectors, gain);
 #pragma unroll
     for (int v = 0; v < VECTORS; v++)
+        if (member<THREADS>() + v * THREADS < vectors)  // the padding stays zero
 #pragma unroll
-        for (int j = 0; j < WIDTH; j++)
-            g[v].at[j] *= gain[v].at[j];
-    subtract<THREADS>(g, block_sum<THREADS>(sum(g), 0) * one_over_D, vectors);
+            for (int j = 0; j < WIDTH; j++)
+                g[v].at[j] = fmaf(gain[v].at[j], g[v].at[j], -near);
 
     float2 sums = make_float2(0, 0);  // of g and of g * x_hat
 #pragma unroll
@@ -470,11 +471,11 @@ __global__ void __launch_bounds__(THREADS) backward_looping(
         const long long start = n * vectors;
         float total = 0;
         for (int i = threadIdx.x; i < vectors; i += THREADS) {
-            const Vector<WIDTH> d = wide(dy[start + i]), gain = wide(gamma[i]);
+            const Vector<WIDTH> d = wide(dy[start + i]);
             for (int j = 0; j < WIDTH; j++)
-                total += gain.at[j] * d.at[j];
+                total += d.at[j];
         }
-        const float rounded_mean = block_sum<THREADS>(total, 0) * one_over_D;
+        const float near = block_sum<THREADS>(total, 0) * one_over_D * float(gamma->at[0]);
 
         float2 sums = make_float2(0, 0);
         for (int i = threadIdx.x; i < vectors; i += THREADS) {
@@ -483,7 +484,7 @@ __global__ void __launch_bounds__(THREADS) backward_looping(
             Vector<WIDTH> to_dgamma = partial[dgamma + i], to_dbeta = partial[dbeta + i];
             for (int j = 0; j < WIDTH; j++) {
                 const float x_hat = row.x_hat(in.at[j]);
-                const float g = gain.at[j] * d.at[j] - rounded_mean;
+                const float g = fmaf(gain.at[j], d.at[j], -near);
                 to_dgamma.at[j] += d.at[j] * x_hat;
                 to_dbeta.at[j] += d.at[j];
                 sums = sums + make_float2(g, g * x_hat);
@@ -498,7 +499,7 @@ __global__ void __launch_bounds__(THREADS) backward_looping(
             const Vector<WIDTH> gain = wide(gamma[i]);
             Vector<WIDTH> out;
             for (int j = 0; j < WIDTH; j++) {
-                const float g = gain.at[j] * d.at[j] - rounded_mean;
+                const float g = fmaf(gain.at[j], d.at[j], -near);
                 out.at[j] = row.rstd * (g - rest - row.x_hat(in.at[j]) * mean_gx);
             }
             dx[start + i] = narrow<T>(out);

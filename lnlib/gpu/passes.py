@@ -1,5 +1,7 @@
 """The two passes as a sequence of kernel launches, on whatever machine runs the kernels."""
 
+import contextlib
+import itertools
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -123,18 +125,11 @@ def options(kernels):
 def instances(dtype=np.float32, shared_limit=227 * 1024):
     """Return the C++ names of all instances of kernels that can be launched for this dtype."""
     stored, widths = STORED[np.dtype(dtype).name], (16 // np.dtype(dtype).itemsize, 1)
-    kernels = [k for k in FORWARD + BACKWARD if stored == "float" or k not in BACKWARD[1:3]]
-    names = []
-    for kernel in kernels:
-        for D in [*FORWARD_TEAMS, 2**20]:
-            for width in widths:
-                try:
-                    chosen = configuration(kernel, D, width, shared_limit, stored)
-                except ValueError:
-                    continue
-                names.append(chosen.expression)
-    second = [column_sums(rows, COLUMNS, stored)[0] for rows in (1, 100)]
-    return [*dict.fromkeys(names), *second]
+    names = {}
+    for kernel, D, width in itertools.product(FORWARD + BACKWARD, [*FORWARD_TEAMS, 2**20], widths):
+        with contextlib.suppress(ValueError):  # not for rows as long as that, or for this type
+            names[configuration(kernel, D, width, shared_limit, stored).expression] = None
+    return [*names, *(column_sums(rows, COLUMNS, stored)[0] for rows in (1, 100))]
 
 
 def configuration(kernel, D, width, shared_limit=np.inf, stored="float"):
@@ -163,11 +158,10 @@ def configuration(kernel, D, width, shared_limit=np.inf, stored="float"):
     """
     if kernel in ("backward_atomic", "backward_single") and stored != "float":
         raise ValueError(f"{kernel} is for float32; backward takes half types too")
-    in_forward_teams = kernel in ("forward", "backward_atomic")
     if width == 1:
-        teams = NARROW_FORWARD_TEAMS if in_forward_teams else NARROW_BACKWARD_TEAMS
+        teams = NARROW_FORWARD_TEAMS if kernel == "forward" else NARROW_BACKWARD_TEAMS
     else:
-        teams = FORWARD_TEAMS if in_forward_teams else BACKWARD_TEAMS
+        teams = FORWARD_TEAMS if kernel in ("forward", "backward_atomic") else BACKWARD_TEAMS
     fitting = [team for most, team in teams.items() if D <= most and team[1] % width == 0]
     chosen = instance(kernel, *fitting[0], width, shared_limit, stored) if fitting else None
     if kernel in ("forward", "backward") and chosen is None:
@@ -180,8 +174,12 @@ def configuration(kernel, D, width, shared_limit=np.inf, stored="float"):
     return chosen
 
 
-def instance(kernel, threads, entries, width, shared_limit=np.inf, stored="float", blocks=None):
-    """Return the Configuration in which threads hold a row, or None if its sums do not fit."""
+def instance(kernel, threads, entries, width, shared_limit=np.inf, stored="float", registers=None):
+    """Return the Configuration in which threads hold a row, or None if its sums do not fit.
+
+    registers is what a thread of the backward pass gets if shared memory is not scarcer; by default
+    enough for all loads of a row to be in flight.
+    """
     template = f"{threads}, {entries // width}, {width}"
     if kernel in ("forward", "backward_atomic"):
         return Configuration(f"{kernel}<{template}{_type(stored)}>", threads)
@@ -191,12 +189,10 @@ def instance(kernel, threads, entries, width, shared_limit=np.inf, stored="float
     static = 1024 if rows == 1 or kernel == "backward_single" else 0  # at most, for block_sum
     if shared + static > shared_limit:
         return None
-    if blocks is None:  # enough registers for all loads of a row to be in flight
+    if registers is None:
         registers = 64 if entries == 4 else 96 if entries == 16 and width > 1 else 128
-        by_shared = (shared_limit + 1024) // (
-            shared + 1024
-        )  # the driver takes some of each block's
-        blocks = max(1, int(min(65536 // (block * registers), by_shared)))
+    by_shared = (shared_limit + 1024) // (shared + 1024)  # the driver takes some of each block's
+    blocks = max(1, int(min(65536 // (block * registers), by_shared)))
     name = f"{kernel}<{template}, {rows}, {blocks}{_type(stored)}>"
     return Configuration(name, block, shared, rows)
 

@@ -1,13 +1,7 @@
-"""Wrong answers to lesson 06: what a learner changed in the solution, and what check must say."""
+"""Wrong kernels: what is changed in the solution, and the words that check must say.
 
-WRONG = {
-    "columns_of": [
-        ("vector * width + j", "vector + j", "Run it again: columns_of(25, 64, 4, 1000)"),
-        ("D // width, threads)", "D // width - 1, threads)", "which has the last vector"),
-    ],
-}
-
-# ---- Kernels, compiled by test_exercise_kernels.py: a few seconds each ---------------------------
+Each is compiled: a few seconds.
+"""
 
 BITS = "int bits = 1; bits < 32; bits *= 2"
 FILLED = "__syncthreads();  // the slots are filled"
@@ -16,8 +10,10 @@ ADDED = "slots[threadIdx.x] += slots[threadIdx.x + half];\n        "
 READ = "__syncthreads();  // all have read it, and the slots may be filled again"
 LOAD_A = "load<THREADS>(a, start, vectors, row);"
 STORE = "            s[start + i] = row[v];"
+SQUARES = "block_sum<THREADS>(sum_of_squares(row), 0)"
+CLEAR = "for (int v = 0; v < VECTORS; v++) total[v] = Vector<WIDTH>();"
 
-KERNELS = {
+WRONG = {
     "normalise_in_a_warp": [
         (BITS, "int bits = 1; bits <= 32; bits *= 2", "Does bits go up to 32?"),
         ("xor_sync", "down_sync", "lane 0 alone has the sums"),
@@ -49,5 +45,23 @@ KERNELS = {
         ("v * THREADS", "v * 64", "32 threads with 8 vectors"),
         ("s[start + i]", "s[i]", "blocks run in any order"),
         (STORE, "{ const int k = start + i; s[k] = row[v]; }", "int k = start + i cuts start"),
+    ],
+    "rms_forward_kernel": [
+        (SQUARES, "sum_of_squares(row)", "every thread has only its own"),
+        ("        if (i < vectors)\n", "", "store only where i < vectors"),
+        ("    if (threadIdx.x == 0)\n", "", "no barrier in between"),
+        ("D / WIDTH", "D / 4", "but for rows of 201"),
+        ("        rstd[blockIdx.x] = r;", "        ;", "never written"),
+        (
+            "    load<THREADS>(gamma",
+            "    load<THREADS>(x, start, vectors, row);\n    load<THREADS>(gamma",
+            "x is loaded 2 times",
+        ),
+    ],
+    "rms_backward_kernel": [
+        ("        buffer = 1 - buffer;\n", "", "no barrier in between"),
+        ("block_sum<THREADS>(along, buffer)", "warp_sum(along)", "every warp has only its own"),
+        ("        float along = 0;", f"        float along = 0; {CLEAR}", "only the last row"),
+        ("            if (i < vectors)\n", "", "store only where i < vectors"),
     ],
 }
