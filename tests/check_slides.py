@@ -35,7 +35,7 @@ window.addEventListener("load", () => setTimeout(async () => {
       words: slide.innerText.trim().slice(0, 60),
       below: Math.round(slide.getBoundingClientRect().bottom - window.innerHeight),
       hidden: reachable ? 0 : slide.scrollHeight - slide.clientHeight,
-      beside: Math.max(...[slide, ...slide.querySelectorAll("*")].map(
+      beside: Math.max(...[slide, ...slide.querySelectorAll(":not(.MJX_Assistive_MathML)")].map(
         part => getComputedStyle(part).overflowX == "hidden" && part.clientWidth > 1
           ? part.scrollWidth - part.clientWidth : 0)),
       wide: Math.max(0, ...[...slide.querySelectorAll("pre")].map(
