@@ -55,8 +55,8 @@ def run(rows):
     """Run a plan's rows; raise if a cell fails."""
     for path in dict.fromkeys(row.lesson for row in rows if row.cells):
         numbers = [number for row in rows if row.cells and row.lesson == path for number in row.run]
-        cells = [cells_of(path)[number] for number in numbers]
-        notebook = nbformat.v4.new_notebook(cells=[cell.copy() for cell in cells])
+        cells = [nbformat.v4.new_code_cell(cells_of(path)[number].source) for number in numbers]
+        notebook = nbformat.v4.new_notebook(cells=cells)
         resources = {"metadata": {"path": str(path.parent)}}
         NotebookClient(notebook, timeout=300, kernel_name="python3", resources=resources).execute()
         print(f"  {path.name}: {len(numbers)} cells", flush=True)
