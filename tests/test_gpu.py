@@ -372,6 +372,8 @@ BAD_FORWARD = {
     "kernel": ({"kernel": "backward"}, ValueError, "kernel must be one of forward, forward_loop"),
     "width": ({"width": 2}, ValueError, "width must be 1, or 4"),
     "width 4": ({"width": 4}, ValueError, "width must be 1, or 4"),
+    "width True": ({"width": True}, ValueError, "width must be 1, or 4"),
+    "x masked": ({"x": np.ma.masked_equal(X, 1)}, TypeError, "x must be a numpy.ndarray, got Masked"),
     "order": ({"order": "sideways"}, ValueError, 'order must be "forward", "reverse" or an int'),
 }
 
