@@ -373,7 +373,7 @@ BAD_FORWARD = {
     "width": ({"width": 2}, ValueError, "width must be 1, or 4"),
     "width 4": ({"width": 4}, ValueError, "width must be 1, or 4"),
     "width True": ({"width": True}, ValueError, "width must be 1, or 4"),
-    "x masked": ({"x": np.ma.masked_equal(X, 1)}, TypeError, "x must be a numpy.ndarray, got Masked"),
+    "x masked": ({"x": np.ma.masked_equal(X, 1)}, TypeError, "numpy.ndarray, got MaskedArray"),
     "order": ({"order": "sideways"}, ValueError, 'order must be "forward", "reverse" or an int'),
 }
 
