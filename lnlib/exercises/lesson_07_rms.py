@@ -64,6 +64,7 @@ def _one_row():
     rstd * (np.eye(D) - => (np.eye(D) - rstd *  # rstd is missing in the straight route.
     np.eye(D) => 1  # 1 stands in every entry; the straight route is the identity matrix, np.eye(D).
     np.outer(x_hat, x_hat) => x_hat * x_hat  # one row; all products are needed: np.outer.
+    np.outer => rstd * np.outer  # one rstd too many: x_i * rstd is already x_hat_i.
     np.outer(x_hat, x_hat) => x_hat @ x_hat  # one number; all products are needed: np.outer.
 """)
 def rms_jacobian(x_hat, rstd):
@@ -95,6 +96,8 @@ def _backward_cases():
     (dy * x_hat).sum => (g * x_hat).sum  # gamma is in it: the derivative by gamma is x_hat.
     .sum( => .mean(  # averaged over the rows, where they are added up.
     axis=tuple(range(dy.ndim - 1)) => axis=-1  # a sum along each row; add up the rows.
+    axis=tuple(range(dy.ndim - 1)) => axis=0
+        a sum over axis 0, not over the rows: sum over every axis but the last.
 """)
 def rms_backward(dy, x_hat, rstd, gamma):
     """Return dx, of the shape of dy, and dgamma (D,)."""
