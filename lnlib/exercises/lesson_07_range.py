@@ -46,7 +46,11 @@ def _in_float64(x, gamma, eps):
     , rstd / s => , rstd  # this is the rstd of x / s; that of x is smaller by s.
     , rstd / s => , rstd * s  # multiplied by s; a larger row has a smaller rstd.
     s = np => s = np.abs(x).max(axis=-1, keepdims=True); np  # 0 / 0 for zeros: let s >= sqrt(eps).
-    , np.sqrt(eps)) => , 0)  # eps / s**2 overflows for small rows: let s >= sqrt(eps).
+    , np.sqrt(eps)) => , 0)  # eps / s**2 overflows where s is tiny: which s suits such a row?
+    , np.sqrt(eps)) => , 0)
+    + eps / s / s => + eps / s**2  # eps / s**2 overflows where s is tiny: which s suits such a row?
+    s = np => s = np.abs(x).max(axis=-1, keepdims=True); np
+    + eps / s / s => + eps / s**2  # eps / s**2 overflows where s is tiny: which s suits such a row?
 """)
 @mistakes(
     {

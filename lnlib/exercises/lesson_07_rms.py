@@ -69,6 +69,7 @@ def _with_cache(*shape):
     - np.outer(x_hat, x_hat) / D =>  # only the straight route is there: rstd depends on x too.
     np.outer => rstd**2 * np.outer  # rstd**3 goes with x; x_hat has two of them in it already.
     np.outer(x_hat, x_hat) => x_hat * x_hat  # one row; all products are needed: np.outer.
+    np.outer => rstd * np.outer  # one rstd too many: x_i * rstd is already x_hat_i.
     np.outer(x_hat, x_hat) => x_hat @ x_hat  # one number; all products are needed: np.outer.
 """)
 def rms_jacobian(x_hat, rstd):
@@ -98,6 +99,8 @@ def rms_jacobian(x_hat, rstd):
     (dy * x_hat).sum => (g * x_hat).sum  # gamma is in it: the derivative by gamma is x_hat.
     .sum( => .mean(  # averaged over the rows, where they are added up.
     axis=tuple(range(dy.ndim - 1)) => axis=-1  # a sum along each row; add up the rows.
+    axis=tuple(range(dy.ndim - 1)) => axis=0
+        a sum over axis 0, not over the rows: sum over every axis but the last.
 """)
 def rms_backward(dy, x_hat, rstd, gamma):
     """Return dx, of the shape of dy, and dgamma (D,)."""

@@ -9,14 +9,14 @@ from .edits import edited, edits
 
 
 def _cases():
-    for label, seed, shape in (
-        ("x of shape (B, T, D)", 80, (2, 3, 5)),
-        ("x of shape (N, D)", 82, (4, 3)),
-        ("rows so small that eps counts", 84, (3, 2, 4)),
+    for label, seed, shape, size, eps in (
+        ("x of shape (B, T, D)", 80, (2, 3, 5), 1.0, 1e-3),
+        ("x of shape (N, D), and a gamma that is zero", 82, (4, 3), 1.0, 1e-3),
+        ("rows so small that eps counts", 84, (3, 2, 4), 0.004, 1e-5),
     ):
         a, b = layer(seed, *shape), layer(seed + 1, *shape)
-        size = 0.004 if seed == 84 else 1.0
-        yield label, (size * a.x, size * (b.x - 1), a.gamma, 1e-5, a.dy, b.dy)
+        gamma = a.gamma * (np.arange(shape[-1]) != 1) if "zero" in label else a.gamma  # (D,)
+        yield label, (size * a.x, size * (b.x - 1), gamma, eps, a.dy, b.dy)
 
 
 def _run(function, x, r, gamma, eps, dy, dz):
@@ -52,16 +52,27 @@ def _prepare(function):
 
 def _arrays(value):
     """Yield the arrays in a cache: a tuple, a list, a dict, or an array itself."""
-    if isinstance(value, np.ndarray):
-        yield value
-    elif isinstance(value, tuple | list | dict):
+    if isinstance(value, tuple | list | dict):
         for each in value.values() if isinstance(value, dict) else value:
             yield from _arrays(each)
+    elif isinstance(value, np.ndarray) and value.dtype != object:
+        yield value
+    elif not (value is None or np.isscalar(value)):
+        kind = type(value).__name__
+        raise BadResult(f"has a {kind} in its cache, which is a tuple, list or dict of arrays")
 
 
 def _weigh(function):
     a, b = layer(86, 8, 64), layer(87, 8, 64)
-    _, z, cache = function()[0](a.x, b.x, a.gamma, 1e-5)
+    forward, backward = function()
+    _, z, cache = forward(a.x, b.x, a.gamma, 1e-5)
+    gradients = [np.array(gradient) for gradient in backward(a.dy, b.dy, cache)]
+    forward(b.x, a.x, b.gamma, 1e-5)  # another layer's: what is kept outside the cache is lost
+    if not all(map(np.array_equal, gradients, backward(a.dy, b.dy, cache))):
+        return (
+            "The numbers are right, but backward changes its cache, or needs more than that: after "
+            "another forward pass the same cache gives other gradients."
+        )
     kept = {id(array): array for array in _arrays(cache)}
     kept = [k for k in kept.values() if k is not a.gamma and not np.may_share_memory(k, z)]
     extra = sum(k.nbytes for k in kept) / a.x.nbytes
@@ -88,7 +99,15 @@ MISTAKES = edits("""
     (z * rstd), z => (z * rstd), x  # the stream goes on with x + r, not with x.
     np.mean(z * z => np.mean(x * x  # rstd belongs to z, not to x.
     (g - z_hat => (g + dz - z_hat
-    through_norm + dz => through_norm  # dz goes past the norm: rstd does not multiply it.
+    through_norm + dz => through_norm  # dz goes past the norm: z itself is an output.
+    gamma * dy => gamma * dy + dz
+    through_norm + dz => through_norm  # dz goes past the norm: z itself is an output.
+    gamma * dy => gamma * (dy + dz)
+    through_norm + dz => through_norm  # dz goes past the norm: z itself is an output.
+    z, (z, rstd, gamma) => z, (gamma * (z * rstd), rstd, gamma)
+    z_hat, g = z * rstd => z_hat, g = z / gamma
+        z_hat is y / gamma only where gamma is not zero. Keep z in the cache, and rstd.
+    + eps => + 1e-5  # eps is not the argument but fixed at 1e-5.
     - z_hat * np.mean(g * z_hat, axis=-1, keepdims=True) =>  # only the straight route is there.
     (dy * z_hat) => ((dy + dz) * z_hat)  # gamma reaches y only, so only dy belongs here.
 """)
@@ -101,7 +120,7 @@ MISTAKES = edits("""
     judge=_weigh,
     expected=lambda *arguments: _run(add_rms_norm, *arguments),
 )
-@mistakes({words: _mistake(edit) for words, [edit] in MISTAKES.items()})
+@mistakes({words: [_mistake(edit) for edit in several] for words, several in MISTAKES.items()})
 def add_rms_norm():
     """Return forward(x, r, gamma, eps) and backward(dy, dz, cache)."""
 

@@ -6,6 +6,8 @@ They test the checker: two mistakes at once, judges, errors, shapes, results of 
 DIVIDED = "(f(plus) - f(minus)) / (plus[index] - minus[index])"
 START = "total = np.zeros_like(values[0])"
 NO_AXIS = "axis=tuple(range(dy.ndim - 1))"
+CACHE = "z, {}\n\n    def backward(dy, dz, cache):\n        z, rstd, gamma = {}"
+KEPT = CACHE.format("(z, rstd, gamma)", "cache")
 
 WRONG = {
     "row_mean": [(", keepdims=True", "", "keepdims=True keeps it")],
@@ -96,5 +98,15 @@ WRONG = {
     "rms_forward_blocked": [
         ("y[block] *= gamma\n    return y", "pass\n    return gamma * y", "goes over 2048 rows"),
         ("out=y[block]", "out=x[block]", "changes x in place"),
+    ],
+    "add_rms_norm": [
+        (KEPT, CACHE.format("(z, rstd, gamma, x, r)", "cache[:3]"), "holds 2.0 values per element"),
+        (KEPT, CACHE.format("lambda: (z, rstd, gamma)", "cache()"), "has a function in its cache"),
+        (
+            "return gamma * (z * rstd), " + KEPT,
+            "forward.kept = z, rstd, gamma\n        return gamma * (z * rstd), "
+            + CACHE.format("None", "forward.kept"),
+            "after another forward pass the same cache gives other gradients",
+        ),
     ],
 }
