@@ -294,7 +294,8 @@ def x_hat_bars(ax, computed, stored, original, title):
 def verdicts(caught, rows, columns):
     """Show a table of booleans: a full blue dot says "caught" (True), an orange ring "missed"."""
     caught = np.asarray(caught)
-    fig, ax = plt.subplots(figsize=(2.7 + 0.32 * len(columns), 2.6 + 0.34 * len(rows)))
+    width = 0.2 + 0.11 * max(map(len, rows)) + max(0.32 * len(columns), 3)  # inches
+    fig, ax = plt.subplots(figsize=(width, 2.6 + 0.34 * len(rows)))
     for shown, color, face, label in (
         (caught, BLUE, BLUE, "caught"),
         (~caught, RED, "white", "missed"),

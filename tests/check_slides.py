@@ -2,8 +2,8 @@
 
     python tests/check_slides.py slides/01_derivation.slides.html [...]
 
-The slides must find reveal.js; see notebooks/teaching.md. Prints the slides that scroll, and
-fails for those that are cut off.
+The slides must find reveal.js; see notebooks/teaching.md. Prints the slides that scroll or
+have a listing that does, and fails for those that are cut off.
 """
 
 import html
@@ -35,7 +35,11 @@ window.addEventListener("load", () => setTimeout(async () => {
       words: slide.innerText.trim().slice(0, 60),
       below: Math.round(slide.getBoundingClientRect().bottom - window.innerHeight),
       hidden: reachable ? 0 : slide.scrollHeight - slide.clientHeight,
-      beside: slide.scrollWidth - slide.clientWidth,
+      beside: Math.max(...[slide, ...slide.querySelectorAll(":not(.MJX_Assistive_MathML)")].map(
+        part => getComputedStyle(part).overflowX == "hidden" && part.clientWidth > 1
+          ? part.scrollWidth - part.clientWidth : 0)),
+      wide: Math.max(0, ...[...slide.querySelectorAll("pre")].map(
+        listing => listing.scrollWidth - listing.clientWidth)),
       screens: slide.scrollHeight / slide.clientHeight,
     });
   }
@@ -77,8 +81,9 @@ def main(paths):
         for slide in slides:
             lost = max(slide["below"], slide["hidden"], slide["beside"]) > 1
             cut += lost
-            if lost or slide["screens"] > 1.01:
+            if lost or slide["screens"] > 1.01 or slide["wide"] > 1:
                 state = "CUT OFF" if lost else f"scrolls, {slide['screens']:.1f} screens"
+                state += f", a listing is {slide['wide']} px too wide" * (slide["wide"] > 1)
                 print(f"{path.name} {slide['slide']}: {state}: {slide['words']!r}")
         print(f"{path.name}: {len(slides)} slides")
     sys.exit(cut > 0)

@@ -109,13 +109,11 @@ def test_promise_where_results_cancel(passes):
     assert not broken_promises(passes(dy, x, gamma, beta), *promised(dy, x, gamma, beta))
 
 
-@pytest.mark.parametrize("D, offset, mean", [(4, 0, 0.5), (4, 1e7, -1e4), (64, 1e7, 5)])
+@pytest.mark.parametrize("D, offset, mean", [(4, 0, 0.5), (4, 1e7, -1e4), (8, 1e7, 5)])
 @pytest.mark.parametrize("name", IMPLEMENTATIONS)
 def test_promise_for_a_million_rows(name, D, offset, mean):
     """Twenty times the same rows, so that the errors of the sums have one sign and add up."""
     passes = IMPLEMENTATIONS[name]
-    if (name, D) == ("staged", 64):
-        D = 8  # its sums are those of the reference: no need to wait for them twice
     rng = np.random.default_rng(3)
     x, dy = (m + rng.standard_normal((50_000, D)) for m in (offset, mean))
     gamma, beta = rng.uniform(0.5, 2, (2, D))

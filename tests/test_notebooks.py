@@ -1,6 +1,7 @@
 """Hygiene of the notebooks, and of the tree around them: what strict nbval cannot see."""
 
 import ast
+import builtins
 import re
 import subprocess
 import sys
@@ -21,6 +22,7 @@ from execute_notebooks import (
     split,
     title,
 )
+from run_plans import Row, cells_of, plans
 
 ROOT = Path(__file__).resolve().parent.parent
 NOTEBOOKS = all_notebooks()
@@ -228,21 +230,54 @@ def test_ruff(arguments):
 
 def test_teaching_plans_fit_the_lessons():
     """Every row names cells that stand in the sections it names, and each plan fills its time."""
-    plans = re.split(r"^## ", (NOTEBOOKS[0].parent / "teaching.md").read_text("utf-8"), flags=re.M)
-    titled = {"30 minutes": 30, "60 minutes": 60, "90 minutes": 90, "Half a day": 210}
-    found = 0
-    for plan in plans:
-        total = next((t for name, t in titled.items() if plan.startswith(name)), None)
-        rows = re.findall(r"^\| (\d+) \| (.+?) \| (.*?) ?\|", plan, flags=re.M)
-        assert sum(int(minutes) for minutes, *_ in rows) == (total or 0)
-        for _, where, cells in rows:
-            if cells:
-                number, part = where.split(", ")
-                path = next(path for path in LESSONS if path.name.startswith(number))
-                lowest, highest = (int(n) for n in re.findall(r"\d+", cells + "–" + cells)[:2])
-                assert {lowest, highest} <= cells_in(path, part), (where, cells)
-                found += 1
-    assert found > 35
+    totals = {"30 minutes": 30, "60 minutes": 60, "90 minutes": 90, "Half a day": 210}
+    found = plans()
+    assert [title.split(":")[0] for title in found] == list(totals)
+    for rows, total in zip(found.values(), totals.values()):
+        assert sum(row.minutes for row in rows) == total
+        for row in rows:
+            assert bool(row.cells) == bool(row.run)
+            if row.cells:
+                shown = row.run[-1], int(re.findall(r"\d+", row.cells.split(", ")[-1])[0])
+                assert set(shown) <= cells_in(row.lesson, row.where.split(", ")[1]), row
+    assert sum(bool(row.cells) for rows in found.values() for row in rows) > 35
+
+
+@pytest.mark.parametrize("plan", plans().values(), ids=list(plans()))
+def test_teaching_plans_define_what_they_use(plan):
+    """run_plans.py runs them; here each name in a cell must have been defined before."""
+    assert undefined(plan) == []
+
+
+def test_a_plan_that_does_not_run_is_found():
+    literal = [Row(6, "01, sections 1 to 3", "1–10"), Row(5, "01, section 6", "19–21")]
+    assert any(name == "row_rstd" for *_, name in undefined(literal))
+
+
+def undefined(plan):
+    """Return (lesson, cell, name) for names that a plan's cells use before they are defined."""
+    missing = []
+    for path in dict.fromkeys(row.lesson for row in plan if row.cells):
+        known, cells = set(dir(builtins)), cells_of(path)
+        for row in plan:
+            for number in row.run if row.lesson == path else ():
+                nodes = list(ast.walk(ast.parse(cells[number].source)))
+                known |= {name for node in nodes for name in defined_by(node)}
+                used = {node.id for node in nodes if isinstance(node, ast.Name)}
+                missing += [(path.name, number, name) for name in sorted(used - known)]
+    return missing
+
+
+def defined_by(node):
+    """Return the names that a node of a syntax tree defines."""
+    match node:
+        case ast.Name(id=name, ctx=ast.Store()) | ast.arg(arg=name):
+            return [name]
+        case ast.FunctionDef(name=name) | ast.ClassDef(name=name) | ast.ExceptHandler(name=name):
+            return [name]
+        case ast.alias(name=name, asname=other):
+            return [(other or name).split(".")[0]]
+    return []
 
 
 def cells_in(path, part):

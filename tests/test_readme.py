@@ -8,9 +8,10 @@ import nbformat
 import numpy as np
 from execute_notebooks import NOTEBOOKS, all_notebooks
 from packaging.requirements import Requirement
-from test_texts import ROOT, number
+from test_texts import ROOT, caught, number
 
 from lnlib import gradcheck, layer_norm_backward, layer_norm_forward
+from lnlib.bugs import BUGS
 from lnlib.exercises import check
 
 README = (ROOT / "README.md").read_text("utf-8")
@@ -62,6 +63,13 @@ def test_lesson_06_breaks_and_compiles_as_often_as_told():
     assert [number(word) for word in told] == [len(calls), len(ast.literal_eval(archs))]
 
 
+def test_the_comparison_counts_the_checks():
+    pattern = r"(\w+) checks that catch every bug of a museum, (\w+) that do not"
+    told = [number(word) for word in re.search(pattern, README).groups()]
+    complete = [count == len(BUGS) for count in caught().values()]
+    assert told == [sum(complete), len(complete) - sum(complete)]
+
+
 def names_on(**platform):
     """Return the names of the packages that pip installs there."""
     return {r.name for r in REQUIRED if r.marker is None or r.marker.evaluate(platform)}
@@ -71,7 +79,7 @@ def test_the_lighter_installation_is_the_default_without_the_gpu():
     packages = re.search(r"pip install (numpy .*?) &&", README)[1].split()
     heavy = {"cupy-cuda12x", "nvidia-cuda-nvrtc-cu12", "nvidia-cuda-runtime-cu12"}
     assert set(packages) == {r.name for r in REQUIRED} - heavy
-    for_tests = re.search(r"with `([^`]*pytest[^`]*)` so do the", README)[1].split()
+    for_tests = re.search(r"For the tests add `([^`]*)`", README)[1].split()
     extra = PROJECT["optional-dependencies"]["test"]
     assert set(for_tests) == {Requirement(line).name for line in extra}
     for there in (
@@ -99,7 +107,7 @@ def test_links_of_the_readme_lead_somewhere():
 
 def test_the_book_has_every_page():
     contents = (NOTEBOOKS / "book/toc.yml").read_text("utf-8")
-    pages = re.findall(r"(?:file|root): (\S+)$", contents, flags=re.M)
-    there = [p.relative_to(NOTEBOOKS).with_suffix("").as_posix() for p in all_notebooks()]
-    assert sorted(pages) == sorted([*there, "teaching"])
+    patterns = re.findall(r"(?:root|glob|file): (\S+)$", contents, flags=re.M)
+    pages = [p for pattern in patterns for p in NOTEBOOKS.glob(f"{pattern}.[im]*")]
+    assert sorted(pages) == sorted([*all_notebooks(), NOTEBOOKS / "teaching.md"])
     assert re.search(r"sphinx-build -c (\S+) ", README)[1] == "notebooks/book"

@@ -47,6 +47,8 @@ def values_of(result, names):
 def _array(value, name):
     if value is None or value is ...:
         return None
+    if np.ma.is_masked(value):
+        raise BadResult(f"returns for {name} a masked array, which hides some of its entries")
     array = np.asarray(value)
     if array.dtype.kind not in "biufc":
         kind = "array of objects" if isinstance(value, np.ndarray) else type(value).__name__

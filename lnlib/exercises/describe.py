@@ -179,11 +179,14 @@ def _fit(terms, values):
             with contextlib.suppress(ValueError):  # of another shape: no term of this output
                 spread = [np.broadcast_to(t[front][name], a.shape) for t, a in zip(terms, values)]
                 columns[name] = np.concatenate([a.ravel() for a in spread])
-        size = np.abs(list(columns.values())).max(axis=0, initial=0)  # of each entry
-        for names in (some for n in range(1, 5) for some in itertools.combinations(columns, n)):
-            matrix = np.transpose([columns[name] for name in names])
-            factors = np.linalg.lstsq(matrix / size[:, None], target / size)[0]
-            simple = np.round(2 * factors) / 2  # with other multiples one could fit anything
-            if np.all(np.abs(matrix @ simple - target) <= 1e-9 * size) and np.all(simple):
-                return front, dict(zip(names, simple.tolist()))
+        names, matrix = list(columns), np.reshape(list(columns.values()), (-1, target.size)).T
+        size = np.abs(matrix).max(axis=1, initial=1e-300)  # small entries count as much as large
+        goal, matrix = target / size, matrix / size[:, None]
+        if np.any(np.abs(matrix @ np.linalg.lstsq(matrix, goal)[0] - goal) > 1e-6):
+            continue  # no sum at all
+        sums = (itertools.combinations(range(len(names)), n) for n in range(1, 5))
+        for some in itertools.chain.from_iterable(sums):
+            simple = np.round(2 * np.linalg.lstsq(matrix[:, some], goal)[0]) / 2  # others fit all
+            if np.all(simple) and np.all(np.abs(matrix[:, some] @ simple - goal) <= 1e-9):
+                return front, {names[k]: factor for k, factor in zip(some, simple.tolist())}
     return None, {}

@@ -38,6 +38,12 @@ MESSAGES = {  # of g++ or clang++ -> in other words; {} is the name that stands 
         "a vector is no number: .at[j] is one number of it"
     ),
 }
+OUTSIDE = {
+    "out of range|any order": (
+        "Each row begins at start and has `vectors` vectors, and the threads together may have "
+        "more registers: store only where i < vectors"
+    ),
+}
 
 
 class Stopped(BadResult):
@@ -120,7 +126,7 @@ def _without(innermost, mark, text):
     return text
 
 
-def launch(pieces, kernel, blocks, threads, inputs, outputs, numbers, counts=None):
+def launch(pieces, kernel, blocks, threads, inputs, outputs, numbers, counts=None, hints=OUTSIDE):
     """Run a kernel in several orders; return its outputs.
 
     Parameters
@@ -136,6 +142,8 @@ def launch(pieces, kernel, blocks, threads, inputs, outputs, numbers, counts=Non
     numbers : dict of str to NumPy scalar
     counts : dict, optional
         Filled with the `Traffic` of each array, of one launch.
+    hints : dict of str to str
+        A pattern in what the emulator says -> what is added to it.
 
     Raises
     ------
@@ -158,7 +166,9 @@ def launch(pieces, kernel, blocks, threads, inputs, outputs, numbers, counts=Non
                 seconds=30,  # enough for all that ever returns
             )  # fmt: skip
         except gpu.EmulationError as error:
-            raise Stopped(in_other_words(str(error), kernel, yours)) from None
+            said = in_other_words(str(error), kernel, yours)
+            more = [f". {hint}" for words, hint in hints.items() if re.search(words, said)]
+            raise Stopped(said + "".join(more[:1])) from None
         except gpu.Unsupported as error:
             said = str(error)
             raise NotChecked(

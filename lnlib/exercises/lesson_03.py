@@ -149,7 +149,6 @@ def _complex_inputs():
     += => =  # the step takes the place of the entry; add it to the entry (+=).
     [index] += => [...] +=  # all entries move at once. Move them one at a time.
     np.ndindex(x.shape) => range(len(x))  # all of x[i] moves at once; np.ndindex(x.shape) goes on.
-    1e-30 => 1e-6  # h is too large beside such rows. Nothing is subtracted: take 1e-30.
     moved = x.astype(complex) => moved = moved
     gradient, h = np.empty_like(x) => moved, gradient, h = x.astype(complex), np.empty_like(x)
         moved entries are not put back: begin with a copy.

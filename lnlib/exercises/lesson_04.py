@@ -230,6 +230,7 @@ def _in_float64(x):
     max(axis=-1, keepdims=True) => max()  # one scale for the whole array; each row needs its own.
     np.abs(x).max => x.max  # scaled by the largest entry; the largest in size may be negative.
     np.abs(x).max(axis=-1, keepdims=True) => x[..., :1]  # the first may be 0; take the largest.
+    -exponent => exponent  # multiplied by the power of two, where the row must be divided by it.
     return xc => return np.ldexp(1.0, exponent) * xc  # the scale is put back; x_hat has none.
     np.mean(xc * xc => np.var(xc, ddof=1  # divided by D - 1; the layer divides by D.
 """)

@@ -68,8 +68,6 @@ def cost_of_one_pass(N, D, itemsize):
     nbytes / bandwidth => nbytes * bandwidth
     flops / arithmetic => flops * arithmetic  # work times pace; the time is work divided by pace.
     for_arithmetic / seconds => for_memory / seconds  # the share of memory, not of arithmetic.
-    for_arithmetic / seconds => for_arithmetic / for_memory  # divided by the time of memory alone.
-    for_arithmetic / seconds => for_arithmetic >= for_memory  # yes or no; the share was asked for.
     for_arithmetic / seconds => 1 - for_arithmetic / seconds  # the share in which it waits.
     for_arithmetic / seconds => flops / nbytes  # the intensity in FLOP per byte, not a share.
 """)
@@ -96,12 +94,11 @@ def seconds_at_least(flops, nbytes, bandwidth, arithmetic):
     (D + 1) => D  # rstd is missing: x_hat comes with one number per token.
     (D + 1) => (D + 2)  # x_hat needs no mean: it comes with rstd alone.
     (D + 1) => (D + 3)  # three numbers per row are the other way; x_hat needs rstd alone.
-    // (D + 1) => // D + 1  # n // D + 1 is (n // D) + 1: parentheses.
     // 3 => // 2  # the mean takes two numbers per token, and rstd is the third.
     // 3 => // 1  # three numbers per token, not one.
     (layers * itemsize) => itemsize  # for one layer; all of them must fit.
-    (layers * itemsize) => layers  # memory is in bytes, and each number takes itemsize of them.
     * itemsize => * 4  # 4 bytes for every number; itemsize says how many.
+    (layers * itemsize) => layers  # memory is in bytes, and each number takes itemsize of them.
     // => /  # not rounded down to whole tokens.
     numbers // (D + 1), numbers // 3 => -(-numbers // (D + 1)), -(-numbers // 3)
         rounded up; the last token does not fit.

@@ -8,16 +8,12 @@ from ..gpu import read_source
 from ..layernorm import layer_norm_forward
 from .checker import Score, exercise, mistakes
 from .data import layer
-from .kernels import Stopped, code_of, launch, refuse_nan, source_of
+from .kernels import code_of, launch, refuse_nan, source_of
 
 KERNELS = {64: "add_forward<64, 4, 4>", 32: "add_forward<32, 8, 1>"}
 SHORT_START = re.compile(  # an int that gets start, or start itself; a remainder of it would do
     r"(?<!long )\b(?:int|unsigned)\b[^;=,()%&<>]*(?:=(?:[^;%&<>=]|=(?!=))*)?\bstart\b"
     r"(?!\s*[%&<>=])[^;,]*"
-)
-OUTSIDE = (
-    "Each row begins at start and has as many vectors as the argument says; a thread must not "
-    "touch more of it"
 )
 
 
@@ -58,12 +54,7 @@ def _launch_residual(function, threads=64, D=1000, counts=None):
     shapes = {"s": (rows, D), "y": (rows, D)}
     shapes |= {name: (rows, 1) for name in ("mean", "mean_lo", "rstd")}
     numbers = {"eps": np.float32(1e-5), "D": np.int32(D)}
-    try:
-        results = launch(pieces, KERNELS[threads], rows, threads, inputs, shapes, numbers, counts)
-    except Stopped as error:
-        if not re.search("out of range|any order", str(error)):
-            raise
-        raise Stopped(f"{error}. {OUTSIDE}") from None
+    results = launch(pieces, KERNELS[threads], rows, threads, inputs, shapes, numbers, counts)
     refuse_nan(results, "s")
     return results["s"], results["y"]
 
@@ -115,7 +106,6 @@ def _still_wrong(function):
     s = a + b => s = b  # a is not added.
     _normalised(s) => _normalised(a)  # made from a alone: the sum must stay in row.
     _normalised(s) => _normalised(b)  # made from b alone: the sum must stay in row.
-    return s => return a  # written without b: add first.
     _normalised(s) => np.nan * s  # row is not filled, here or in padding, which must be zero.
     return s => return np.where(np.arange(1000) < 256, s, np.nan)  # each thread writes one vector.
     a + b => a + a  # a is added twice, and b not at all.

@@ -83,8 +83,8 @@ def _lanes(values, *steps, partner=np.bitwise_xor, send_first=False):
 
 @exercise("y", lambda: {"five rows of 32": ()}, rtol=1e-4, prepare=_run_normalise, judge=_far_rows)
 @mistakes("""
-    , 16) => )  # a step is missing: each half of the warp has a sum of its own. 16 joins them.
     1, 2, => 2,  # a step is missing: without bits = 1 even lanes hear of even ones only.
+    , 16) => )  # a step is missing: each half of the warp has a sum of its own. 16 joins them.
     16) => 16, 32)  # every sum is doubled. Does bits go up to 32? There is no such lane.
     1, 2, 4, 8, 16 => *range(1, 32)  # bits goes up by one, where it must double: 1, 2, 4, 8, 16.
     16) => 16, send_first=True)  # each step must send the sum so far, not its first value.

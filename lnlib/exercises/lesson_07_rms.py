@@ -4,6 +4,7 @@ import numpy as np
 
 from .checker import exercise, mistakes
 from .data import DX_TERMS, layer, layers
+from .describe import Terms
 
 
 def _rows(*shape):
@@ -34,8 +35,8 @@ def _rows(*shape):
     np.sqrt( => (  # the root is missing: divided by the mean of the squares.
     1 / np.sqrt => np.sqrt  # multiplied by the root, where x_hat is divided by it.
     , x_hat, rstd => , x_hat, 1 / rstd  # this is the root; rstd is its reciprocal.
-    gamma * x_hat => x_hat  # gamma is missing.
     gamma * x_hat => (1 + gamma) * x_hat  # multiplied by 1 + gamma (Gemma's way), not gamma.
+    gamma * x_hat => x_hat  # gamma is missing.
     , x_hat, rstd => , gamma * x_hat, rstd  # gamma is in it; it belongs to y.
 """)
 def rms_forward(x, gamma, eps):
@@ -45,24 +46,28 @@ def rms_forward(x, gamma, eps):
     return gamma * x_hat, x_hat, rstd
 
 
-def _one_row():
-    for label, a in _rows(5).items():
-        _, x_hat, rstd = rms_forward(a.x, a.gamma, 1e-5)
-        yield label, (x_hat, rstd)
+RMS_JACOBIAN_TERMS = Terms(
+    "rstd; 1; rstd**2; rstd**3",
+    "np.eye(D); np.outer(x_hat, x_hat) / D; 1 / D; 1; np.outer(x_hat, x_hat);"
+    "rstd * np.outer(x_hat, x_hat) / D; rstd**2 * np.outer(x_hat, x_hat) / D",
+    {"D": "x_hat.size"},
+)
 
 
-@exercise("jacobian", lambda: dict(_one_row()))
+def _with_cache(*shape):
+    """Return {what is special: (Layer, x_hat, rstd)}."""
+    return {k: (a, *rms_forward(a.x, a.gamma, 1e-5)[1:]) for k, a in _rows(*shape).items()}
+
+
+@exercise(
+    "jacobian",
+    lambda: {k: kept for k, (_, *kept) in _with_cache(5).items()},
+    terms=RMS_JACOBIAN_TERMS,
+)
 @mistakes("""
     np.eye(D) => np.eye(D) - 1 / D  # LayerNorm's term through the mean; here is no mean.
     - np.outer(x_hat, x_hat) / D =>  # only the straight route is there: rstd depends on x too.
-    - np => + np  # the route through rstd has the wrong sign: d(ms**-0.5) = -0.5 ms**-1.5.
-    / D =>  # the route through rstd is not divided by D, as the mean of the squares is.
-    np.outer => 2 * np.outer  # twice the route through rstd: the root's 1/2 is missing.
-    rstd * =>  # rstd is missing in front.
-    rstd * => rstd**2 *  # rstd squared: it enters once, x_hat has another in it already.
     np.outer => rstd**2 * np.outer  # rstd**3 goes with x; x_hat has two of them in it already.
-    rstd * (np.eye(D) - => (np.eye(D) - rstd *  # rstd is missing in the straight route.
-    np.eye(D) => 1  # 1 stands in every entry; the straight route is the identity matrix, np.eye(D).
     np.outer(x_hat, x_hat) => x_hat * x_hat  # one row; all products are needed: np.outer.
     np.outer(x_hat, x_hat) => x_hat @ x_hat  # one number; all products are needed: np.outer.
 """)
@@ -72,13 +77,11 @@ def rms_jacobian(x_hat, rstd):
     return rstd * (np.eye(D) - np.outer(x_hat, x_hat) / D)
 
 
-def _backward_cases():
-    for label, a in _rows(2, 3, 5).items():
-        _, x_hat, rstd = rms_forward(a.x, a.gamma, 1e-5)
-        yield label, (a.dy, x_hat, rstd, a.gamma)
-
-
-@exercise("dx dgamma", lambda: dict(_backward_cases()), terms=DX_TERMS)
+@exercise(
+    "dx dgamma",
+    lambda: {k: (a.dy, *kept, a.gamma) for k, (a, *kept) in _with_cache(2, 3, 5).items()},
+    terms=DX_TERMS,
+)
 @mistakes("""
     (g - => (g - g.mean(axis=-1, keepdims=True) -  # LayerNorm's mean term; this layer has no mean.
     - x_hat * along =>  # only the straight route is there: rstd depends on every x too.

@@ -74,7 +74,7 @@ def rungs(dy, x, gamma, beta, eps=1e-5):
     ]
 
 
-def copies(cupy, rows, D, when):
+def copies(cupy, rows, D):
     """Return rungs that copy, in two ways, so that as many bytes are moved as each pass must."""
     found = []
     for which in ("forward", "backward"):
@@ -82,8 +82,7 @@ def copies(cupy, rows, D, when):
         source, target = cupy.zeros(size, np.float32), cupy.zeros(size, np.float32)
         from_device = functools.partial(target.data.copy_from_device, source.data, source.nbytes)
         elementwise = functools.partial(cupy.negative, source, out=target)
-        found.append((which, f"copy, {when}", from_device))
-        found.append((which, f"copy, elementwise, {when}", elementwise))
+        found += [(which, "copy", from_device), (which, "copy, elementwise", elementwise)]
     return found
 
 
@@ -133,11 +132,9 @@ def errors(which, results, truth):
 def warm_up(cupy, call):
     """Keep the GPU busy until its clock has risen."""
     end = time.perf_counter() + WARM_UP
-    while True:
+    while time.perf_counter() < end:
         call()
         cupy.cuda.Device().synchronize()
-        if time.perf_counter() > end:
-            return
 
 
 def measure(cupy, rows, D, measure_call):
@@ -146,7 +143,11 @@ def measure(cupy, rows, D, measure_call):
     dy, x = given[:2]
     add = functools.partial(cupy.add, x, dy, out=cupy.empty(x.shape, x.dtype))
     warm_up(cupy, add)
-    first, last = (copies(cupy, rows, D, when) for when in ("first", "last"))
+    plain = copies(cupy, rows, D)
+    first, last = (
+        [(which, f"{kind}, {when}", call) for which, kind, call in plain]
+        for when in ("first", "last")
+    )
     measured = []
     for which, rung, call in [*first, ("backward", "add", add), *rungs(*given), *last]:
         one = {"rows": rows, "D": D, "pass": which, "rung": rung, "errors": {}}
@@ -172,14 +173,12 @@ def measure(cupy, rows, D, measure_call):
 def candidates(which, D, width, limit):
     """Return the configurations to try for rows of D entries."""
     found = {}
-    for threads in (32, 64, 128, 256, 512, 1024):
-        for entries in (4, 8, 16, 24, 32):
-            if not D <= threads * entries < 2 * D or entries % width:
-                continue
-            for registers in (64, 80, 96, 128):  # of no effect in the forward pass
-                chosen = passes.instance(which, threads, entries, width, limit, registers=registers)
-                if chosen:
-                    found[chosen.expression] = chosen
+    block_sizes, held, kept = (32, 64, 128, 256, 512, 1024), (4, 8, 16, 24, 32), (64, 80, 96, 128)
+    for threads, entries, registers in itertools.product(block_sizes, held, kept):
+        if D <= threads * entries < 2 * D and entries % width == 0:
+            chosen = passes.instance(which, threads, entries, width, limit, registers=registers)
+            if chosen:  # of the forward pass the same for any number of registers
+                found[chosen.expression] = chosen
     return list(found.values())
 
 
@@ -190,7 +189,7 @@ def tune(cupy, rows, D, measure_call, keep):
     forward = functools.partial(passes.forward, on_gpu, x, gamma, beta, 1e-5)
     backward = functools.partial(passes.backward, on_gpu, dy, forward()[1])
     warm_up(cupy, forward)
-    times = [(which, measure_call(call)) for which, _, call in copies(cupy, rows, D, "first")]
+    times = [(which, measure_call(call)) for which, _, call in copies(cupy, rows, D)]
     for which, call in ("forward", forward), ("backward", backward):
         copy = min(time["microseconds"] for copied, time in times if copied == which)
         first = candidates(which, D, 4 if D % 4 == 0 else 1, on_gpu.shared_limit())

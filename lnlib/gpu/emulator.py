@@ -270,18 +270,20 @@ def _build(source, kernel, arguments):
     machine = _folder() / "emulator.o"
     if not machine.exists():
         done = _compile(machine, (FOLDER / "emulator.cpp").read_text(encoding="utf-8"), "-O2")
-        if done.returncode:
-            command = shlex.join(_compiler())
-            error = _errors(done.stderr)[0][1]
-            raise EmulationError(f"{command} does not compile the emulator: {error}")
+        _require(done, f"{shlex.join(_compiler())} does not compile the emulator")
     done = _compile(program.with_suffix(".o"), text, "-O0", "-g1", *_watching(tuple(_compiler())))
     if done.returncode:
         _explain(kernel, source, done.stderr)
     link = [*_compiler(), "-g", "-pie", "-o", program, program.with_suffix(".o"), machine, "-lm"]
     done = subprocess.run(link, capture_output=True, encoding="utf-8", errors="replace")
-    if done.returncode:
-        raise EmulationError(f"{kernel} cannot be linked: {_errors(done.stderr)[0][1]}")
+    _require(done, f"{kernel} cannot be linked")
     return program
+
+
+def _require(done, trouble):
+    """Raise EmulationError if a compiler has not done its work."""
+    if done.returncode:
+        raise EmulationError(f"{trouble}: {_errors(done.stderr)[0][1]}")
 
 
 def _compile(result, text, *flags):

@@ -35,7 +35,7 @@ def compile(arch="sm_90", kernels=None, source=None):
     ----------
     arch : str
         "sm_70", "sm_80", ...: "sm_" and the compute capability without its dot.
-    kernels : sequence of str, optional
+    kernels : iterable of str, optional
         C++ names of instances, such as "forward<64, 4, 4>". By default all that can be launched
         for float32 on a GPU with 227 KiB of shared memory per block.
     source : str, optional
@@ -53,7 +53,7 @@ def compile(arch="sm_90", kernels=None, source=None):
         If NVRTC does not know arch, or the source does not compile; the message is NVRTC's.
     """
     nvrtc = _nvrtc()
-    kernels = passes.instances() if kernels is None else kernels
+    kernels = list(passes.instances() if kernels is None else kernels)
     source = passes.read_source() if source is None else source
     # The options are those that CuPy adds when it compiles for a real GPU, and a report.
     options = [f"-arch={arch}", *passes.options(kernels), "-ftz=true", "--ptxas-options=-v"]

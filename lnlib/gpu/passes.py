@@ -302,7 +302,7 @@ def _width(machine, width, D, *arrays):
     aligned = D % most == 0 and all(machine.address(a) % 16 == 0 for a in arrays)
     if width is None:
         return most if aligned else 1
-    if width not in (1, most) or (width > 1 and not aligned):
+    if width is True or width not in (1, most) or (width > 1 and not aligned):
         raise ValueError(
             f"width must be 1, or {most} if rows start at multiples of 16 bytes, got {width}"
         )
@@ -317,7 +317,7 @@ def _check_kernel(kernel, known):
 def _check(machine, name, array, shape=None, dtype=None):
     """Return the C++ type of what the array holds; dtype is the one that it must have, if any."""
     kind = machine.array_type
-    if not isinstance(array, kind):
+    if not isinstance(array, kind) or np.ma.isMaskedArray(array):
         full = f"{kind.__module__}.{kind.__name__}"
         raise TypeError(f"{name} must be a {full}, got {type(array).__name__}")
     if dtype is not None and array.dtype != dtype:

@@ -25,8 +25,8 @@ WRONG = {
         ("0xffffffff", "0xffff", "is not in the mask of its own shuffle"),
     ],
     "sum_with_barriers": [
-        (FILLED, "", "A slot is added before the thread that fills it has done so."),
-        (IN_STEP, "", "A step uses slots that the step before has yet to change."),
+        (FILLED, "", "A slot is added before the thread that fills it has done so"),
+        (IN_STEP, "", "A step uses slots that the step before has yet to change"),
         (READ, "", "One sum alone is right. But when a second one follows"),
         (ADDED + IN_STEP, f"{{ {ADDED} __syncthreads(); }}", "threads that skip it do not arrive"),
         (

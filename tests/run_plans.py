@@ -1,0 +1,70 @@
+"""Run the plans of notebooks/teaching.md literally: python tests/run_plans.py [number ...].
+
+Each plan has fresh kernels, one for each lesson. A row's cells are run in the order in which they
+stand there; "above, then 11" is JupyterLab's Run All Above Selected Cell, at cell 11, and then that
+cell. Takes some minutes; the test suite only looks whether each name in a cell has been defined.
+"""
+
+import re
+import sys
+from typing import NamedTuple
+
+import nbformat
+from execute_notebooks import NOTEBOOKS, lessons
+from nbclient import NotebookClient
+
+
+class Row(NamedTuple):
+    """A row of a plan; cells is what it tells to run, and run the numbers of these cells."""
+
+    minutes: int
+    where: str
+    cells: str
+
+    @property
+    def lesson(self):
+        return next((p for p in lessons() if p.name[:2] == self.where[:2]), None)
+
+    @property
+    def run(self):
+        numbers = []
+        for first, last in re.findall(r"(\d+)(?:–(\d+))?", self.cells):
+            numbers += range(int(first), int(last or first) + 1)
+        above = range(1, numbers[0]) if self.cells.startswith("above, then ") else ()
+        return [*above, *numbers]
+
+
+def plans():
+    """Return the plans, {title: rows}."""
+    text = (NOTEBOOKS / "teaching.md").read_text("utf-8")
+    found = {}
+    for part in re.split(r"^## ", text, flags=re.M):
+        rows = re.findall(r"^\| (\d+) \| (.+?) \| (.*?) ?\|", part, flags=re.M)
+        if rows:
+            found[part.splitlines()[0]] = [Row(int(m), where, cells) for m, where, cells in rows]
+    return found
+
+
+def cells_of(path):
+    """Return the code cells of a notebook by their numbers."""
+    cells = nbformat.read(path, as_version=4).cells
+    return {cell.execution_count: cell for cell in cells if cell.cell_type == "code"}
+
+
+def run(rows):
+    """Run a plan's rows; raise if a cell fails."""
+    for path in dict.fromkeys(row.lesson for row in rows if row.cells):
+        numbers = [number for row in rows if row.cells and row.lesson == path for number in row.run]
+        cells = [nbformat.v4.new_code_cell(cells_of(path)[number].source) for number in numbers]
+        notebook = nbformat.v4.new_notebook(cells=cells)
+        resources = {"metadata": {"path": str(path.parent)}}
+        NotebookClient(notebook, timeout=300, kernel_name="python3", resources=resources).execute()
+        print(f"  {path.name}: {len(numbers)} cells", flush=True)
+
+
+if __name__ == "__main__":
+    chosen = [int(a) for a in sys.argv[1:]]
+    for k, (name, plan) in enumerate(plans().items(), start=1):
+        if not chosen or k in chosen:
+            print(f"{k}. {name}", flush=True)
+            run(plan)
