@@ -4,10 +4,13 @@ All variants of a shape are timed in turn, in one process, over and over, and th
 what disturbs one of them disturbs the others. Forward and backward together, one BLAS thread.
 """
 
+import ctypes
 import os
 import platform
+import shutil
 import subprocess
 import sys
+import tempfile
 import time
 
 import numpy as np
@@ -30,6 +33,9 @@ SHAPES = [
     (1, 512, 16384),
 ]
 THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "VECLIB_MAXIMUM_THREADS")
+# The processor's time does not count what other programs do; not every system measures it finely.
+FINE = time.get_clock_info("process_time").resolution < 1e-7
+clock = time.process_time if FINE else time.perf_counter
 
 
 def medians(functions, seconds=1.0):
@@ -45,22 +51,52 @@ def medians(functions, seconds=1.0):
     Returns
     -------
     dict of str to float
-        The median time of one call, in seconds.
+        The median time of one call, in seconds: of the processor, where the system measures it.
     """
     calls = {}
     for name, function in functions.items():  # also the warm-up
-        start = time.perf_counter()
+        start = clock()
         function()
-        calls[name] = int(1e-3 / (time.perf_counter() - start)) + 1  # a millisecond at least
+        calls[name] = int(1e-3 / (clock() - start)) + 1  # a millisecond at least
     times = {name: [] for name in functions}
     end = time.perf_counter() + seconds
     while time.perf_counter() < end or len(times[name]) < 3:
         for name, function in functions.items():
-            start = time.perf_counter()
+            start = clock()
             for _ in range(calls[name]):
                 function()
-            times[name].append((time.perf_counter() - start) / calls[name])
+            times[name].append((clock() - start) / calls[name])
     return {name: float(np.median(values)) for name, values in times.items()}
+
+
+def native(source):
+    """Compile C++ functions that take addresses of arrays, then N and D, as long.
+
+    Parameters
+    ----------
+    source : str
+
+    Returns
+    -------
+    callable or None
+        Takes a function's name and its arrays, C-contiguous; the first is (N, D). None if there is
+        no compiler.
+    """
+    compiler = next(filter(None, map(shutil.which, ("g++", "clang++", "c++"))), None)
+    if compiler is None:
+        return None
+    flags = ["-O3", "-march=native", "-ffast-math", "-shared", "-fPIC", "-x", "c++", "-"]
+    source = f'#include <cmath>\nextern "C" {{\n{source}\n}}\n'
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
+        path = os.path.join(folder, "functions.so")
+        subprocess.run([compiler, "-o", path, *flags], input=source, text=True, check=True)
+        library = ctypes.CDLL(path)
+
+    def call(name, *arrays):
+        addresses = (ctypes.c_void_p(a.ctypes.data) for a in arrays)
+        library[name](*addresses, *map(ctypes.c_long, arrays[0].shape))
+
+    return call
 
 
 def both_passes(forward, backward, arrays):

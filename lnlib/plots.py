@@ -314,11 +314,11 @@ def verdicts(caught, rows, columns):
 
 
 def stacked_bars(parts, xlabel):
-    """Draw where the time goes: a horizontal bar for each of parts, {name: four times}."""
-    causes = ("fresh pages", "memory", "NumPy's calls", "passes over the cache")
-    fig, ax = plt.subplots(figsize=(12, 0.55 * len(parts) + 1.2))
+    """Draw where the time goes: a horizontal bar for each of parts, {name: three times}."""
+    causes = ("fresh pages", "memory", "loops, in cache")
+    fig, ax = plt.subplots(figsize=(12, 0.5 * len(parts) + 1.2))
     names, left = list(parts)[::-1], np.zeros(len(parts))
-    for k, (cause, color) in enumerate(zip(causes, (RED, BLUE, ORANGE, SKY))):
+    for k, (cause, color) in enumerate(zip(causes, (RED, BLUE, SKY))):
         widths = np.array([parts[name][k] for name in names])
         ax.barh(names, widths, left=left, color=color, label=cause)
         left += widths
