@@ -95,6 +95,7 @@ def seconds_at_least(flops, nbytes, bandwidth, arithmetic):
     (D + 1) => (D + 2)  # x_hat needs no mean: it comes with rstd alone.
     (D + 1) => (D + 3)  # three numbers per row are the other way; x_hat needs rstd alone.
     // 3 => // 2  # the mean takes two numbers per token, and rstd is the third.
+    // 3 => // (D + 3)  # x is kept by somebody else; count mean, mean_lo and rstd alone.
     // 3 => // 1  # three numbers per token, not one.
     (layers * itemsize) => itemsize  # for one layer; all of them must fit.
     * itemsize => * 4  # 4 bytes for every number; itemsize says how many.
