@@ -283,7 +283,8 @@ def test_the_source_itself_passes_the_same_test():
 def launch(body, parameters="float *out", arrays=(), threads=64, blocks=1, order="forward",
            shared=0, counts=None, seconds=300, head="", **numbers):  # fmt: skip
     """Run a kernel with this body, in line 4, where int t = threadIdx.x; return its 64 numbers."""
-    source = f"{head}\n" * bool(head) + f"__global__ void test({parameters})\n{{ int t = threadIdx.x;\n\n{body}\n}}\n"
+    source = f"__global__ void test({parameters})\n{{ int t = threadIdx.x;\n\n{body}\n}}\n"
+    source = f"{head}\n{source}" if head else source
     out = np.full(64, np.nan, np.float32)
     emulator.run(
         order, source, counts, "test", blocks, threads, shared, {}, {"out": out, **dict(arrays)},
