@@ -188,9 +188,14 @@ __device__ void subtract(Vector<WIDTH> (&row)[VECTORS], float mean, int vectors)
 // squaring what is left costs no more traffic. (__restrict__ promises that the array overlaps no
 // other: loads may then be moved ahead of stores. __launch_bounds__ lets the compiler count on at
 // most THREADS threads when it hands out registers, and leave enough of them for a second block of
-// 512; sm_75 would miss that by two. 0 asks for nothing.)
+// 512: sm_75 would miss that by two; sm_70 would spill. 0 asks for nothing.)
+#if __CUDA_ARCH__ < 750
+#define BLOCKS_OF_512 0
+#else
+#define BLOCKS_OF_512 2
+#endif
 template <int THREADS, int VECTORS, int WIDTH, class T = float>
-__global__ void __launch_bounds__(THREADS, THREADS == 512 ? 2 : 0) forward(
+__global__ void __launch_bounds__(THREADS, THREADS == 512 ? BLOCKS_OF_512 : 0) forward(
     const Vector<WIDTH, T> *x, const Vector<WIDTH, T> *gamma, const Vector<WIDTH, T> *beta,
     Vector<WIDTH, T> *__restrict__ y, float *__restrict__ mean, float *__restrict__ mean_lo,
     float *__restrict__ rstd, float eps, int D)
