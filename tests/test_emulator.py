@@ -281,9 +281,10 @@ def test_the_source_itself_passes_the_same_test():
 
 
 def launch(body, parameters="float *out", arrays=(), threads=64, blocks=1, order="forward",
-           shared=0, counts=None, seconds=300, **numbers):  # fmt: skip
+           shared=0, counts=None, seconds=300, head="", **numbers):  # fmt: skip
     """Run a kernel with this body, in line 4, where int t = threadIdx.x; return its 64 numbers."""
     source = f"__global__ void test({parameters})\n{{ int t = threadIdx.x;\n\n{body}\n}}\n"
+    source = f"{head}\n{source}" if head else source
     out = np.full(64, np.nan, np.float32)
     emulator.run(
         order, source, counts, "test", blocks, threads, shared, {}, {"out": out, **dict(arrays)},
@@ -579,6 +580,31 @@ def test_valid_cuda_is_never_called_wrong():
     with pytest.raises(gpu.Unsupported, match="does not know __dp4a .*:4: out.*__dp4a"):
         launch("out[t] = __dp4a(1, 2, 3);")
     assert not issubclass(gpu.Unsupported, gpu.EmulationError)
+
+
+@pytest.mark.parametrize(
+    "head, body, word",
+    [
+        ("#include <cooperative_groups.h>", "out[t] = t;", "#include <cooperative_groups.h>"),
+        ("#include <cub/cub.cuh>", "out[t] = t;", "#include <cub/cub.cuh>"),
+        ("#include <cuda/std/cmath>", "out[t] = t;", "#include <cuda/std/cmath>"),
+        ("#include <cmath>", "out[t] = std::sqrt(4.0f);", "std::"),
+        ("", 'asm volatile("bar.sync 0;" ::: "memory"); out[t] = t;', "asm"),
+    ],
+)
+def test_headers_of_others_and_assembly_are_not_called_wrong(head, body, word):
+    with pytest.raises(gpu.Unsupported, match=f"does not know {word}"):
+        launch(body, head=head)
+
+
+def test_headers_that_say_nothing_new_are_ignored():
+    head = "#include <device_launch_parameters.h>\n#include <cmath>"
+    assert np.all(launch("out[t] = sqrtf(4);", head=head) == 2)
+
+
+def test_a_hinted_load_takes_no_struct():
+    with pytest.raises(gpu.EmulationError, match="does not compile.*\n.*__ldg"):
+        launch("Yours a; out[t] = __ldg(&a).at;", head="struct Yours { float at; };")
 
 
 def test_without_a_compiler(monkeypatch):

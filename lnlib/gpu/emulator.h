@@ -266,11 +266,20 @@ static inline T __shfl_down_sync(unsigned mask, T value, unsigned delta, int wid
     return emulated::shuffled('+', mask, value, delta, width, file, line);
 }
 
-// Loads and stores with a hint for the cache are loads and stores. On a GPU they take numbers and
-// built-in vectors.
-#define EMULATED_LOAD(name) \
-    template <class T> __device__ inline T name(const T *from) { return *from; }
-EMULATED_LOAD(__ldg) EMULATED_LOAD(__ldcs) EMULATED_LOAD(__ldcg) EMULATED_LOAD(__ldca) EMULATED_LOAD(__ldlu)
+// Loads and stores with a hint for the cache are loads and stores. A GPU has these loads for numbers
+// and built-in vectors only.
+#define EMULATED_LOADS(T) \
+    __device__ inline T __ldg(const T *from) { return *from; } \
+    __device__ inline T __ldcs(const T *from) { return *from; } \
+    __device__ inline T __ldcg(const T *from) { return *from; } \
+    __device__ inline T __ldca(const T *from) { return *from; } \
+    __device__ inline T __ldlu(const T *from) { return *from; }
+EMULATED_LOADS(float) EMULATED_LOADS(double) EMULATED_LOADS(char) EMULATED_LOADS(signed char)
+EMULATED_LOADS(unsigned char) EMULATED_LOADS(short) EMULATED_LOADS(unsigned short)
+EMULATED_LOADS(int) EMULATED_LOADS(unsigned) EMULATED_LOADS(long) EMULATED_LOADS(unsigned long)
+EMULATED_LOADS(long long) EMULATED_LOADS(unsigned long long) EMULATED_LOADS(float2)
+EMULATED_LOADS(float4) EMULATED_LOADS(double2) EMULATED_LOADS(int2) EMULATED_LOADS(int4)
+EMULATED_LOADS(uint2) EMULATED_LOADS(uint4) EMULATED_LOADS(__half) EMULATED_LOADS(__nv_bfloat16)
 template <class T> __device__ inline void __stcs(T *to, T value) { *to = value; }
 template <class T> __device__ inline void __stcg(T *to, T value) { *to = value; }
 #undef WHERE

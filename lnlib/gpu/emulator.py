@@ -323,6 +323,8 @@ def _explain(kernel, source, log):
     quoted = _lines(source).get(place, "").strip()
     name = re.search(r"[‘'\"]([\w:]+)", error)
     name = name[1] if name else quoted
+    if foreign := re.search(r"(?m)#\s*include\b.*|\basm\b|\b(std|cuda)\b *::", _translate(source)):
+        raise Unsupported(f"the emulator does not know {foreign[0]}")  # not every NVRTC does
     try:
         nvrtc.compile("sm_80", [kernel], source)
         valid = True
@@ -373,7 +375,7 @@ def _translate(source):
         source,
         flags=re.DOTALL,
     )
-    masked = re.sub(r"(?m)^\s*#\s*include <(cuda|math|std|c?float)[\w.]*>", "", masked)
+    masked = re.sub(r"(?m)^\s*#\s*include <(cuda|device_|c?math|std|c?float)[\w.]*>", "", masked)
     words = r"(?:(?:extern|static|volatile|(?:__align__|alignas)\([^)]*\))\s+)*"
     return re.sub(rf"{words}__shared__\s([^;{{}}=]*);", _shared, masked)
 

@@ -187,9 +187,15 @@ __device__ void subtract(Vector<WIDTH> (&row)[VECTORS], float mean, int vectors)
 // One block per row. The row is loaded once and stays in registers, so that centring it twice and
 // squaring what is left costs no more traffic. (__restrict__ promises that the array overlaps no
 // other: loads may then be moved ahead of stores. __launch_bounds__ lets the compiler count on at
-// most THREADS threads when it hands out registers.)
+// most THREADS threads when it hands out registers, and leave enough of them for a second block of
+// 512: sm_75 would miss that by two; sm_70 would spill. 0 asks for nothing.)
+#if __CUDA_ARCH__ < 750
+#define BLOCKS_OF_512 0
+#else
+#define BLOCKS_OF_512 2
+#endif
 template <int THREADS, int VECTORS, int WIDTH, class T = float>
-__global__ void __launch_bounds__(THREADS) forward(
+__global__ void __launch_bounds__(THREADS, THREADS == 512 ? BLOCKS_OF_512 : 0) forward(
     const Vector<WIDTH, T> *x, const Vector<WIDTH, T> *gamma, const Vector<WIDTH, T> *beta,
     Vector<WIDTH, T> *__restrict__ y, float *__restrict__ mean, float *__restrict__ mean_lo,
     float *__restrict__ rstd, float eps, int D)
@@ -297,8 +303,8 @@ __device__ Row saved(const float *mean, const float *mean_lo, const float *rstd,
 }
 
 // Load the row's x and dy, once, and turn x into x_hat. In the padding dy is zero, so that it does
-// not matter what x_hat is there; without a branch here all loads are in flight before the first is
-// needed.
+// not matter what x_hat is there, and no branch is needed. All loads shall be in flight before the
+// first is needed: PTX keeps this order; what ptxas makes of read-only loads, only SASS shows.
 template <int THREADS, int VECTORS, int WIDTH, class T>
 __device__ void load_row(
     const Vector<WIDTH, T> *x, const Vector<WIDTH, T> *dy, Row row, long long start, int vectors,
@@ -306,7 +312,7 @@ __device__ void load_row(
 {
     load<THREADS>(x, start, vectors, x_hat);
     load<THREADS>(dy, start, vectors, d);
-    __syncwarp();  // the compiler moves no load past this
+    __syncwarp();  // no load is moved past this in PTX
 #pragma unroll
     for (int v = 0; v < VECTORS; v++)
 #pragma unroll

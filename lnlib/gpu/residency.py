@@ -92,11 +92,11 @@ def resident_blocks(arch, threads, registers, shared_bytes=0):
     per_warp = -(-max(registers, 1) * 32 // 256) * 256
     unit, taken = (128, 1024) if int(arch[3:]) >= 80 else (256, 0)
     shared = -(-(shared_bytes + taken) // unit) * unit
-    fitting = {
-        "registers": 4 * (REGISTERS // 4 // per_warp) // warps,
-        "shared memory": limits.shared_bytes // shared if shared else limits.blocks,
+    fitting = {  # of equal ones, the first is named: the GPU is full
         "threads": limits.threads // (32 * warps),
         "blocks": limits.blocks,
+        "registers": 4 * (REGISTERS // 4 // per_warp) // warps,
+        "shared memory": limits.shared_bytes // shared if shared else limits.blocks,
     }
     limited_by = min(fitting, key=fitting.get)
     return fitting[limited_by], limited_by
