@@ -14,4 +14,8 @@ myst_enable_extensions = ["dollarmath", "amsmath"]
 myst_heading_anchors = 3
 
 html_theme = "sphinx_book_theme"
-html_theme_options = {"show_toc_level": 2, "navbar_persistent": []}  # one search box, not two
+html_theme_options = {
+    "show_toc_level": 2,
+    "navbar_persistent": [],
+    "home_page_in_toc": True,
+}  # one search box, not two
