@@ -21,6 +21,13 @@ from .kernels import launch, source_of
     vectors = => n = -(-D // width // threads); vectors =
     thread, D // width, threads => thread * n, min(D // width, thread * n + n)
         one chunk for each thread: neighbours read far apart (uncoalesced, slow).
+    return [ => n = D // threads; return [*range(thread * n, thread * n + n)]; [
+        one chunk for each thread: neighbours read far apart (uncoalesced, slow).
+    return [ => return [*range(thread, D, threads * width)]; [
+        thread 25 begins at column 100: a vector has width columns.
+    thread, D // width, threads) => 0, D // width, threads)
+    vector * width => thread + vector * width
+        thread 25 begins at column 100: a vector has width columns.
     return [ => return [*range(thread, D, threads)]; [  # a thread loads width neighbours at a time.
     return [ => return list(vectors); [  # the numbers of the vectors; vector i begins at i * width.
     range(width)] => [0]]  # the first column of each vector alone; it has width of them.
@@ -83,6 +90,7 @@ def _lanes(values, *steps, partner=np.bitwise_xor, send_first=False):
 
 @exercise("y", lambda: {"five rows of 32": ()}, rtol=1e-4, prepare=_run_normalise, judge=_far_rows)
 @mistakes("""
+    / 32 => * (1 // 32)  # all sums are 0 times 1 / 32, which is 0 in C: both are whole numbers.
     1, 2, => 2,  # a step is missing: without bits = 1 even lanes hear of even ones only.
     , 16) => )  # a step is missing: each half of the warp has a sum of its own. 16 joins them.
     16) => 16, 32)  # every sum is doubled. Does bits go up to 32? There is no such lane.
