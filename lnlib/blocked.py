@@ -172,7 +172,8 @@ def layer_norm_backward(dy, cache, *, out=None):
             np.multiply(dy_b, gamma, out=g)
             mean_g, var_g = _mean_and_variance(g, ones)  # (n,) each
             mean_terms = _row_mean(terms, gamma)  # the mean of g * xc
-            if not (2 * mean_g * mean_g + 1e-35 <= var_g).all():  # 1e-35: squares may underflow
+            # squares may go out of range
+            if not ((2 * mean_g**2 <= var_g) & (var_g > 1e-35) & (var_g < np.inf)).all():
                 mean_dy = _row_mean(dy_b, ones)[:, None]  # (n, 1)
                 np.multiply(gamma, np.subtract(dy_b, mean_dy, out=g), out=g)
                 g += np.multiply(mean_dy, gamma - gamma.mean(), out=terms)

@@ -133,6 +133,19 @@ def test_promise_with_a_million_rows(D):
     assert norm_wise(dbeta, 20 * sums[1]) <= 4e-7
 
 
+@pytest.mark.parametrize("size", [1e-25, 1e-19, 1, 1e16, 1e18, 1e25])
+def test_squares_of_dy_may_go_out_of_range(size):
+    """Whether dy needs centring is told by squares of g, which overflow from 1e19 on."""
+    dy, x, gamma, beta = data((50, 800), np.float32, offset=5)
+    dy = ((dy + 1e4) * size).astype(np.float32)
+    _, cache = layer_norm_forward(*(a.astype(np.float64) for a in (x, gamma, beta)))
+    dx, *_ = layer_norm_backward(dy.astype(np.float64), cache)
+    assert norm_wise(both(dy, x, gamma, beta)[1], dx) <= 4e-7
+    ones = np.ones_like(gamma)
+    dx, *_ = layer_norm_backward(dy.astype(np.float64), cache._replace(gamma=ones.astype(float)))
+    assert norm_wise(both(dy, x, ones, beta)[1], dx) <= 4e-7
+
+
 def test_promise_with_an_old_blas():
     """OpenBLAS's kernels for the oldest processors add up one number after the other."""
     code = (
