@@ -29,7 +29,8 @@ MESSAGES = {  # of g++ or clang++ -> in other words; {} is the name that stands 
     r"['‘](\w+)['’] was not declared|undeclared identifier '(\w+)'|arguments to ['‘](\w+)['’]": (
         "{0} is not declared: it is misspelt, or has no type in front of it"
     ),
-    r"expected [^:]*['‘];['’]": "a semicolon is missing at the end",
+    r"expected (primary-)?expression": "an operand is missing",
+    r"expected [^:]*['‘];['’]": "a semicolon is missing in it or at the end of the line before",
     r"read-only|const-qualified": "it is const, and cannot be changed",
     r"no matching function for call to ['‘](\w+)": (
         "{0} does not take these arguments, or misses THREADS, as in {0}<THREADS>(...)"

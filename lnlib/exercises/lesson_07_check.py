@@ -29,6 +29,7 @@ _gemma_forward = edited(rms_forward, (("gamma * x_hat", "(1 + gamma) * x_hat"),)
 _gemma_backward = edited(rms_backward, (("g = gamma * dy", "g = (1 + gamma) * dy"),))
 _centred_forward = edited(rms_forward, (("rstd = 1", "x = x - x.mean(-1)[..., None]; rstd = 1"),))
 _from_x = edited(rms_backward, (("rstd * (g - x_hat * along)", "rstd * g - rstd * x_hat * along"),))
+_dy_outside = edited(rms_backward, (("np.mean(g * x_hat", "dy * np.mean(gamma * x_hat"),))
 PAIRS = {  # forward, backward
     "RMSNorm": (rms_forward, rms_backward),
     "RMSNorm, multiplied out": (rms_forward, _from_x),
@@ -37,6 +38,7 @@ PAIRS = {  # forward, backward
     "RMSNorm with LayerNorm's dx": (rms_forward, _wrong("LayerNorm's mean term")),
     "the mean of g * x_hat not divided by D": (rms_forward, _wrong("a sum where")),
     "gamma in front of the mean": (rms_forward, _wrong("gamma stands in front")),
+    "dy in front of the mean": (rms_forward, _dy_outside),
     "no gamma in dx": (rms_forward, _wrong("gamma is missing.")),
     "1 + gamma forward, gamma backward": (_gemma_forward, rms_backward),
     "eps outside the root": (rms_forward, _wrong("it holds for")),
@@ -66,6 +68,9 @@ def _asks_the_report(function):
     .passed => .errors["dx"] <= 1e-8  # it does not look at dgamma: wrong ones pass.
     .passed => .errors["dgamma"] <= 1e-8  # it does not look at dx: wrong ones pass.
     rng.uniform(0.5, 2, 5) => np.ones(5)  # gamma is everywhere the same, so it may stand anywhere.
+    return y + beta => return np.full(y.shape, np.mean(y + beta))
+    return *backward(dy => dy = np.full(dy.shape, dy.mean()); return *backward(dy
+        dy is everywhere the same, so it may stand anywhere. Draw it at random.
     ((2, 3, 5)) => ((1, 1, 5))  # it has one row: averaged is then the same as added up.
     beta).passed => beta, rtol=1e-4).passed  # eps outside the root passes: rtol is too large, or x.
     return gradcheck => errors = gradcheck
