@@ -85,7 +85,9 @@ def native(source):
     compiler = next(filter(None, map(shutil.which, ("g++", "clang++", "c++"))), None)
     if compiler is None:
         return None
-    flags = ["-O3", "-march=native", "-ffast-math", "-shared", "-fPIC", "-x", "c++", "-"]
+    # Not -ffast-math: with -shared it switches off subnormals in the whole process.
+    flags = ["-O3", "-march=native", "-fassociative-math", "-fno-signed-zeros"]
+    flags += ["-fno-trapping-math", "-fno-math-errno", "-shared", "-fPIC", "-x", "c++", "-"]
     source = f'#include <cmath>\nextern "C" {{\n{source}\n}}\n'
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
         path = os.path.join(folder, "functions.so")

@@ -350,6 +350,33 @@ def test_compare_times_every_variant():
     assert all(t > 0 for t in times.values())
 
 
+def test_the_benchmarks_compiler_adds_up_and_leaves_subnormals():
+    code = """
+import sys
+import numpy as np
+from lnlib import bench
+compiled = bench.native(
+    "void total(const float *x, double *s, long N, long D)"
+    "{ for (long n = 0; n < N * D; n++) *s += x[n]; }"
+)
+if compiled is None:
+    sys.exit(77)
+total = np.zeros(1)
+compiled("total", np.ones((3, 100), np.float32), total)
+print(total[0], np.float32(1e-40) * np.float32(1) > 0)
+"""
+    command = [
+        sys.executable,
+        "-c",
+        code,
+    ]  # a fresh process: nothing else may have switched them off
+    done = subprocess.run(command, capture_output=True, text=True)
+    if done.returncode == 77:
+        pytest.skip("needs a C++ compiler")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.split() == ["300.0", "True"]
+
+
 def test_the_benchmark_prints_its_table():
     code = "from lnlib import bench; bench.SHAPES = [(1, 2, 3)]; bench.main()"
     environment = dict.fromkeys(bench.THREADS, "1") | {"PYTHONWARNINGS": "error"}
