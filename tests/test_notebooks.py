@@ -58,7 +58,7 @@ def test_executed_in_order_and_normalised(path):
     for cell, slide_type in zip(notebook.cells, slide_types(notebook.cells)):
         assert set(cell.metadata) - {"tags", "alt", "mystnb"} == {"slideshow"}
         assert cell.metadata.slideshow == {"slide_type": slide_type}
-        assert set(cell.metadata.get("tags", [])) <= {"nbval-ignore-output"}
+        assert set(cell.metadata.get("tags", [])) <= {"nbval-ignore-output", "fold"}
         assert cell.source.strip() and len(split(cell)) == 1
     assert nbformat.writes(notebook) + "\n" == path.read_text("utf-8")
 
