@@ -71,7 +71,6 @@ class Exercise(NamedTuple):
     expected: Callable | None = None
 
 
-_AGAIN = "Run it again: "
 # Status -> a sign, and a colour that stands out on a white page (3:1) and on a dark one
 _SIGNS = {
     "right": ("✓", "#388e3c"),
