@@ -24,8 +24,8 @@ BLOCK = 2**18
 # rows. With a buffer shorter than a row it does not; very short rows are better off as it is.
 SHORT_BUFFER, LONG_ROW = 16, 512
 SMALL, FEW = 2**14, 2  # values, rows: up to here calls cost more than work, the reference is faster
-RUN = 16  # rows that are added up before float64 takes over
-STRIP = 768  # columns that BLAS adds up, one after the other on old processors; float64 beyond
+# Rows, and columns, that BLAS adds up (on old processors one after the other): float64 beyond.
+RUN, STRIP = 16, 768
 
 
 class BlockedCache(NamedTuple):
@@ -39,11 +39,9 @@ class BlockedCache(NamedTuple):
         The mean in two parts: what was subtracted (0 from rows that did not need it) and the mean
         of what was left then. x_hat = rstd * ((x - mean) - mean_lo).
     rstd : ndarray, shape (..., 1)
-        1 / sqrt(var + eps); NaN marks a row that is left to the reference.
+        1 / sqrt(var + eps).
     gamma : ndarray, shape (D,)
         A copy of the gain.
-    eps : float
-        For the rows that are left to the reference.
     """
 
     x: np.ndarray
@@ -51,7 +49,6 @@ class BlockedCache(NamedTuple):
     mean_lo: np.ndarray
     rstd: np.ndarray
     gamma: np.ndarray
-    eps: float
 
 
 def layer_norm_forward(x, gamma, beta, eps=1e-5, *, out=None):
@@ -68,7 +65,8 @@ def layer_norm_forward(x, gamma, beta, eps=1e-5, *, out=None):
     -------
     y : ndarray, shape (..., D)
     cache : BlockedCache
-        Of up to 2**14 values, or two rows, a LayerNormCache: the reference does them.
+        Or a LayerNormCache, where the reference does the work: for up to 2**14 values or two rows,
+        and for an input with a row whose rstd is below 1e-3 or above 1e4, or is not finite.
 
     Raises
     ------
@@ -78,22 +76,22 @@ def layer_norm_forward(x, gamma, beta, eps=1e-5, *, out=None):
     Notes
     -----
     y = (xc * rstd - mean_lo * rstd) * gamma + beta, where xc is x, or x - mean in blocks with a row
-    whose mean is larger than 0.7 times its spread. Rows with rstd below 1e-3 or above 1e4 are left
-    to the reference, which scales them: so dy * xc stays in range for dy from 1e-30 to 1e30.
+    whose mean is larger than 0.7 times its spread. With rstd in these bounds dy * xc stays in range
+    for dy from 1e-30 to 1e30; the reference scales each row.
     """
     if np.size(x) <= max(SMALL, FEW * np.size(gamma)):
-        y, small = reference.layer_norm_forward(x, gamma, beta, eps)
-        return _written(out, y, x), small
+        y, kept = reference.layer_norm_forward(x, gamma, beta, eps)
+        return _written(out, y, x), kept
     x, gamma, beta, eps, dtype = check_forward(x, gamma, beta, eps)
     y = check_out(out, x, dtype, x)
     work, D = gamma.dtype, len(gamma)
     flat_x, flat_y = x.reshape(-1, D), y.reshape(-1, D)  # (N, D)
     mean, mean_lo, rstd = np.zeros((3, len(flat_x)), work)  # (N,) each
-    ones, rows = np.ones(D, work), rows_per_block(len(flat_x), D)
-    buffer = np.empty((rows, D), work)
-    with np.errstate(all="ignore"):  # rows that go out of range are done again
+    ones = np.ones(D, work)
+    buffer = np.empty((rows_per_block(len(flat_x), D), D), work)
+    with np.errstate(all="ignore"):  # what goes out of range is left to the reference
         np.setbufsize(SHORT_BUFFER if D >= LONG_ROW else np.getbufsize())
-        for b in _slices(len(flat_x), rows):
+        for b in _slices(len(flat_x), len(buffer)):
             xc = flat_x[b].astype(work, copy=False)  # (n, D)
             m, var = _mean_and_variance(xc, ones)  # (n,) each
             if not (2 * m * m <= var).all():
@@ -101,17 +99,18 @@ def layer_norm_forward(x, gamma, beta, eps=1e-5, *, out=None):
                 xc = np.subtract(xc, m[:, None], out=buffer[: len(xc)])
                 m, var = _mean_and_variance(xc, ones)
             r = 1 / np.sqrt(var + eps)
-            r[~((np.abs(m) * r <= 1) & (r > 1e-3) & (r < 1e4))] = np.nan
+            if not ((np.abs(m) * r <= 1) & (r > 1e-3) & (r < 1e4)).all():
+                break
             mean_lo[b], rstd[b] = m, r
             x_hat = np.multiply(xc, r[:, None], out=buffer[: len(xc)])
             x_hat -= (m * r)[:, None]
             x_hat *= gamma
             np.add(x_hat, beta, out=flat_y[b])
-    again = np.isnan(rstd)
-    if again.any():
-        flat_y[again], _ = reference.layer_norm_forward(flat_x[again], gamma, beta, eps)
-    per_row = (a.reshape(*x.shape[:-1], 1) for a in (mean, mean_lo, rstd))
-    return y, BlockedCache(x, *per_row, gamma, eps)
+        else:
+            per_row = (a.reshape(*x.shape[:-1], 1) for a in (mean, mean_lo, rstd))
+            return y, BlockedCache(x, *per_row, gamma)
+    y[...], kept = reference.layer_norm_forward(x, gamma, beta, eps)
+    return y, kept
 
 
 def layer_norm_backward(dy, cache, *, out=None):
@@ -144,24 +143,17 @@ def layer_norm_backward(dy, cache, *, out=None):
         dx, dgamma, dbeta = reference.layer_norm_backward(dy, cache)
         return _written(out, dx, dy, *cache), dgamma, dbeta
     dy, dtype = check_backward(dy, cache, BlockedCache)
-    dx = check_out(out, dy, dtype, dy, *cache[:5])
+    dx = check_out(out, dy, dtype, dy, *cache)
     work, D = np.result_type(dy, cache.gamma), len(cache.gamma)
     flat_dy, flat_dx, flat_x = (a.reshape(-1, D) for a in (dy, dx, cache.x))  # (N, D)
     mean, mean_lo, rstd = (a.ravel().astype(work, copy=False) for a in cache[1:4])  # (N,) each
     gamma, ones = cache.gamma.astype(work), np.ones(D, work)
     sums = np.zeros((2, D), np.result_type(work, np.float64))  # dgamma, dbeta
-    rows = rows_per_block(len(flat_x), D)
-    buffers = np.empty((3, rows, D), work)
+    buffers = np.empty((3, rows_per_block(len(flat_x), D), D), work)
     with np.errstate(all="ignore"):  # squares of g may go out of range; ends the short buffer
         np.setbufsize(SHORT_BUFFER if D >= LONG_ROW else np.getbufsize())
-        for b in _slices(len(flat_x), rows):
+        for b in _slices(len(flat_x), buffers.shape[1]):
             m, lo, r = mean[b], mean_lo[b], rstd[b]  # (n,) each
-            if np.isnan(r).any():
-                _, kept = reference.layer_norm_forward(flat_x[b], gamma, gamma, cache.eps)
-                wide = flat_dy[b].astype(sums.dtype)
-                flat_dx[b], *more = reference.layer_norm_backward(wide, kept)
-                sums += more
-                continue
             dy_b, xc = (a[b].astype(work, copy=False) for a in (flat_dy, flat_x))  # (n, D) each
             g, terms, centred = buffers[:, : len(xc)]  # (n, D) each
             if m.any():
@@ -186,12 +178,11 @@ def layer_norm_backward(dy, cache, *, out=None):
 
 
 def _written(out, result, *inputs):
-    """Return result, or out with the values of result."""
-    if out is None and result.dtype.kind != "c":
-        return result
-    out = check_out(out, result, result.dtype, *map(np.asarray, inputs))
-    out[...] = result
-    return out
+    """Return result, or out with its values."""
+    if out is not None or np.iscomplexobj(result):  # which check_out refuses
+        out = check_out(out, result, result.dtype, *map(np.asarray, inputs))
+        out[...] = result
+    return result if out is None else out
 
 
 def rows_per_block(N, D):
@@ -213,9 +204,8 @@ def _row_mean(a, b):
     D = a.shape[1]
     if D <= STRIP:
         return (a @ b if b.ndim == 1 else np.vecdot(a, b)) / D
-    count = -(-D // STRIP)
-    width, left = divmod(D, count)
-    strips = (v[..., : D - left].reshape(*v.shape[:-1], count, width) for v in (a, b))
+    width, left = divmod(D, -(-D // STRIP))
+    strips = (v[..., : D - left].reshape(*v.shape[:-1], -1, width) for v in (a, b))
     total = np.vecdot(*strips).astype(np.float64).sum(axis=-1)
     if left:
         total += np.vecdot(a[:, -left:], b[..., -left:])
@@ -225,8 +215,6 @@ def _row_mean(a, b):
 def _column_sums(weights, a):
     """Return weights @ a, (n,) by (n, D), as float64: (D,)."""
     whole = len(a) // RUN * RUN
-    sums = np.einsum("n,nd->d", weights[whole:], a[whole:]).astype(np.float64)  # (D,)
-    if whole:
-        runs = weights[:whole].reshape(-1, 1, RUN) @ a[:whole].reshape(-1, RUN, a.shape[1])
-        sums += np.ones(len(runs)) @ runs[:, 0].astype(np.float64)
-    return sums
+    runs = weights[:whole].reshape(-1, 1, RUN) @ a[:whole].reshape(-1, RUN, a.shape[1])
+    rest = np.einsum("n,nd->d", weights[whole:], a[whole:]).astype(np.float64)
+    return rest + np.ones(len(runs)) @ runs[:, 0].astype(np.float64)

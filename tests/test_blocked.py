@@ -159,18 +159,29 @@ def test_promise_with_an_old_blas():
 
 @pytest.mark.parametrize("eps", [0.0, 1e-12, 1e-5])
 def test_rows_of_every_size_in_one_array(eps):
-    """Some in range, some left to the reference, in one block."""
+    """One row out of range, and the reference does them all."""
     dy, _, gamma, beta = data((40, 33), np.float32)
     sizes = 10.0 ** np.linspace(-34, 34, 40)
     rng = np.random.default_rng(2)
     x = (sizes[:, None] * (rng.standard_normal((40, 33)) + 2)).astype(np.float32)
     y, dx, _, _, bound = oracle(dy, x, gamma, beta, eps)
-    got = both(dy, x, gamma, beta, eps)
-    assert norm_wise(got[0], y) <= 4e-7
-    assert norm_wise(got[1], dx, bound + 2.0**-149 / 4e-7) <= 4e-7
-    _, cache = blocked.layer_norm_forward(x, gamma, beta, eps)
-    alone = np.isnan(cache.rstd[:, 0])
-    assert alone.any() and not alone.all()
+    out = np.empty_like(x)
+    got = blocked.layer_norm_forward(x, gamma, beta, eps, out=out)
+    assert got[0] is out and norm_wise(out, y) <= 4e-7
+    got = blocked.layer_norm_backward(dy, got[1], out=out)
+    assert got[0] is out and norm_wise(out, dx, bound + 2.0**-149 / 4e-7) <= 4e-7
+
+
+@pytest.mark.parametrize("row", [0, 299])
+@pytest.mark.parametrize("size, blocks", [(1, True), (3000, False), (1e-5, False), (np.nan, False)])
+def test_one_row_decides(size, blocks, row):
+    _, x, gamma, beta = data((300, 1000), np.float32)  # two blocks
+    x[row] *= size
+    y, cache = blocked.layer_norm_forward(x, gamma, beta, 0)
+    assert isinstance(cache, blocked.BlockedCache) == blocks
+    right, _ = layer_norm_forward(x, gamma, beta, 0)
+    assert norm_wise(np.delete(y, row, 0), np.delete(right, row, 0)) <= 4e-7
+    assert np.array_equal(np.isfinite(y), np.isfinite(right))
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
