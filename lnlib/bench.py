@@ -1,14 +1,13 @@
-"""Time the layer against the textbook's: python -m lnlib.bench.
+"""Time the layer against the textbook's.
 
 All variants of a shape are timed in turn, in one process, over and over, and the medians compared:
-what disturbs one of them disturbs the others. Forward and backward together, one BLAS thread.
+what disturbs one of them disturbs the others.
 """
 
 import ctypes
 import os
 import shutil
 import subprocess
-import sys
 import tempfile
 import time
 
@@ -16,8 +15,6 @@ import numpy as np
 
 from . import blocked, layernorm, textbook
 
-SHAPES = [(B, T, D) for D in (64, 768, 1024, 4096, 16384) for B, T in ((1, 1), (1, 128), (16, 128))]
-THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "VECLIB_MAXIMUM_THREADS")
 # The processor's time does not count what other programs do; not every system measures it finely.
 FINE = time.get_clock_info("process_time").resolution < 1e-7
 clock = time.process_time if FINE else time.perf_counter
@@ -117,7 +114,7 @@ def compare(shape, dtype, seconds=1.0):
     Returns
     -------
     dict of str to float
-        For the three textbook forms, the reference, blocked, blocked with out=, and a copy.
+        For the textbook forms, the reference, blocked, blocked with out=, and a copy.
     """
     arrays = dy, x, gamma, beta = random_arrays(shape, dtype)
     out_y, out_dx = np.empty_like(x), np.empty_like(x)
@@ -137,23 +134,3 @@ def compare(shape, dtype, seconds=1.0):
         passes = module.layer_norm_forward, module.layer_norm_backward
         functions[name] = both_passes(*passes, arrays)
     return medians(functions | {"out=": with_out, "copy": copy}, seconds)
-
-
-def main():
-    """Print the table."""
-    if any(os.environ.get(name) != "1" for name in THREADS):  # BLAS reads them when it is loaded
-        environment = os.environ | dict.fromkeys(THREADS, "1")
-        sys.exit(subprocess.run([sys.executable, "-m", "lnlib.bench"], env=environment).returncode)
-    print("forward + backward: median ms, and how many times as fast as the fastest textbook form")
-    ours, forms = ("reference", "blocked", "out="), (*textbook.FORMS,)
-    print(f"{'shape':16} {'dtype':7}", *(f"{n:>9}" for n in (*forms, *ours, "copy", *ours)))
-    for dtype in (np.float32, np.float64):
-        for shape in SHAPES:
-            t = compare(shape, dtype)
-            times = (f"{t[name] * 1e3:9.3f}" for name in (*forms, *ours, "copy"))
-            ratios = (f"{min(t[f] for f in forms) / t[name]:9.2f}" for name in ours)
-            print(f"{shape!s:16} {dtype.__name__:7}", *times, *ratios, flush=True)
-
-
-if __name__ == "__main__":
-    main()

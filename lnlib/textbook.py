@@ -1,4 +1,4 @@
-"""The layer as textbooks and blogs write it, in three common forms: the yardsticks of lesson 05.
+"""The layer as textbooks and blogs write it, in two common forms: the yardsticks of lesson 05.
 
 Each takes (x, gamma, beta, eps) and (dy, cache) and sums over all axes but the last. Correct, and
 with the digits that lesson 04 expects of a two-pass variance. Nothing is checked.
@@ -36,28 +36,6 @@ def one_pass_forward(x, gamma, beta, eps=1e-5):
     return gamma * x_hat + beta  # (N, D)
 
 
-def forward_std(x, gamma, beta, eps=1e-5):
-    """Divide by the standard deviation, and cache everything."""
-    mean = np.mean(x, axis=-1, keepdims=True)
-    xc = x - mean
-    var = np.mean(xc**2, axis=-1, keepdims=True)
-    std = np.sqrt(var + eps)
-    x_hat = xc / std
-    return gamma * x_hat + beta, (x, xc, mean, var, std, x_hat, gamma, beta)
-
-
-def backward_std(dy, cache):
-    """Divide sums by D and the result by std."""
-    _, _, _, _, std, x_hat, gamma, _ = cache
-    D, rows = dy.shape[-1], tuple(range(dy.ndim - 1))
-    dbeta = np.sum(dy, axis=rows)
-    dgamma = np.sum(dy * x_hat, axis=rows)
-    g = dy * gamma
-    level = np.sum(g, axis=-1, keepdims=True) / D
-    spread = x_hat * np.sum(g * x_hat, axis=-1, keepdims=True) / D
-    return (g - level - spread) / std, dgamma, dbeta
-
-
 def forward_rstd(x, gamma, beta, eps=1e-5):
     """Take both statistics first."""
     mean = x.mean(axis=-1, keepdims=True)
@@ -80,6 +58,5 @@ def backward_rstd(dy, cache):
 
 FORMS = {
     "means": (forward_means, backward_means),
-    "std": (forward_std, backward_std),
     "rstd": (forward_rstd, backward_rstd),
 }

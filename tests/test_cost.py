@@ -376,13 +376,3 @@ print(total[0], np.float32(1e-40) * np.float32(1) > 0)
         pytest.skip("needs a C++ compiler")
     assert done.returncode == 0, done.stderr
     assert done.stdout.split() == ["300.0", "True"]
-
-
-def test_the_benchmark_prints_its_table():
-    code = "from lnlib import bench; bench.SHAPES = [(1, 2, 3)]; bench.main()"
-    environment = dict.fromkeys(bench.THREADS, "1") | {"PYTHONWARNINGS": "error"}
-    done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, env=environment, check=True
-    )
-    lines = done.stdout.splitlines()
-    assert len(lines) == 4 and all(len(line.split()) == 2 + 2 + 10 for line in lines[2:])
