@@ -11,6 +11,7 @@ import threading
 from collections import OrderedDict
 from contextvars import ContextVar
 from typing import NamedTuple
+from unittest import mock
 
 import numpy as np
 
@@ -53,7 +54,7 @@ def trace(function, *arrays):
     function : callable
         What it does to the arrays through NumPy is seen, assignments and copies too. Not seen are
         single elements, and what happens in other threads or behind a list, a buffer or an
-        address. Traces in other threads wait for this one.
+        address; a trace within this one keeps its steps. Traces in other threads wait for this one.
     *arrays : ndarray
 
     Returns
@@ -63,16 +64,11 @@ def trace(function, *arrays):
     steps : list of Step
     """
     steps = []
-    with _one_thread:
-        makers = {name: getattr(np, name) for name in MAKERS}
-        token = _active.set((*_active.get(), steps))
+    with _one_thread, mock.patch.multiple(np, **{n: _watched(getattr(np, n)) for n in MAKERS}):
+        token = _active.set(steps)
         try:
-            for name, maker in makers.items():
-                setattr(np, name, _watched(maker))
             return function(*(a.view(_Traced) for a in arrays)), steps
         finally:
-            for name, maker in makers.items():
-                setattr(np, name, maker)
             _active.reset(token)
 
 
@@ -114,7 +110,7 @@ def _pages(operand):
 
 
 _one_thread = threading.RLock()  # which may trace, also within a trace
-_active = ContextVar("active", default=())  # the lists of its traces, outermost first
+_active = ContextVar("active", default=None)  # the list of its trace
 
 
 class _Traced(np.ndarray):
@@ -169,12 +165,12 @@ def _watch(name, call, args, kwargs):
 
     It reads its arguments and writes its result, out=, or, if it returns None, its first argument.
     """
-    lists = _active.get()
-    if not lists:
+    steps = _active.get()
+    if steps is None:
         return call()
-    before = len(lists[-1])
+    before = len(steps)
     result = call()
-    if len(lists[-1]) > before or name in UNWRITTEN:
+    if len(steps) > before or name in UNWRITTEN:
         return _as(_Traced, result)
     target = args[:1] if result is None else kwargs.get("out")  # copyto and fill return None
     reads = list(_arrays((args[result is None :], kwargs | {"out": None})))
@@ -186,9 +182,9 @@ def _watch(name, call, args, kwargs):
 
 
 def _record(name, flops, reads, writes):
-    step = Step(name, int(flops), _ranges(reads), _ranges(writes))
-    for steps in _active.get():
-        steps.append(step)
+    steps = _active.get()
+    if steps is not None:
+        steps.append(Step(name, int(flops), _ranges(reads), _ranges(writes)))
 
 
 def _ufunc_flops(ufunc, method, inputs, options, result):
