@@ -24,8 +24,8 @@ BLOCK = 2**18
 # rows. With a buffer shorter than a row it does not; very short rows are better off as it is.
 SHORT_BUFFER, LONG_ROW = 16, 512
 SMALL, FEW = 2**14, 2  # values, rows: up to here calls cost more than work, the reference is faster
-# Rows, and columns, that BLAS adds up (on old processors one after the other): float64 beyond.
-RUN, STRIP = 16, 768
+RUN = 16  # rows that are added up before float64 takes over
+STRIP = 768  # columns that BLAS adds up, on old processors one after the other
 
 
 class BlockedCache(NamedTuple):
@@ -206,10 +206,10 @@ def _row_mean(a, b):
         return (a @ b if b.ndim == 1 else np.vecdot(a, b)) / D
     width, left = divmod(D, -(-D // STRIP))
     strips = (v[..., : D - left].reshape(*v.shape[:-1], -1, width) for v in (a, b))
-    total = np.vecdot(*strips).astype(np.float64).sum(axis=-1)
+    total = np.vecdot(*strips).sum(axis=-1)
     if left:
         total += np.vecdot(a[:, -left:], b[..., -left:])
-    return (total / D).astype(a.dtype)
+    return total / D
 
 
 def _column_sums(weights, a):
