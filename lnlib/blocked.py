@@ -24,8 +24,8 @@ BLOCK = 2**18
 # rows. With a buffer shorter than a row it does not; very short rows are better off as it is.
 SHORT_BUFFER, LONG_ROW = 16, 512
 SMALL, FEW = 2**14, 2  # values, rows: up to here calls cost more than work, the reference is faster
-RUN = 16  # rows that are added up before float64 takes over
-STRIP = 768  # columns that BLAS adds up, on old processors one after the other
+# Rows, and columns, that BLAS adds up; on old processors one after the other.
+RUN, STRIP = 16, 768
 
 
 class BlockedCache(NamedTuple):
