@@ -8,20 +8,7 @@ from .passes import Cache, read_source
 from .residency import Occupancy, occupancy
 
 __all__ = [
-    "Cache",
-    "Compiled",
-    "EmulationError",
-    "Occupancy",
-    "Traffic",
-    "Unsupported",
-    "available",
-    "compile",
-    "emulate_backward",
-    "emulate_forward",
-    "layer_norm_backward",
-    "layer_norm_forward",
-    "listing",
-    "occupancy",
-    "read_source",
-    "status",
-]
+    "Cache", "Compiled", "EmulationError", "Occupancy", "Traffic", "Unsupported", "available",
+    "compile", "emulate_backward", "emulate_forward", "layer_norm_backward", "layer_norm_forward",
+    "listing", "occupancy", "read_source", "status",
+]  # fmt: skip
