@@ -6,7 +6,6 @@ own, so nothing that a kernel does can harm this one.
 """
 
 import functools
-import hashlib
 import importlib.util
 import os
 import re
@@ -186,14 +185,13 @@ def _trouble():
         return f"The emulator needs a C++ compiler, and CXX={chosen} is no command on this machine."
     if compiler() is None:
         return (
-            "The emulator needs a C++ compiler and found none: install one (on Debian or Ubuntu: "
-            "apt install g++; on macOS: xcode-select --install; on Windows: work in WSL), or "
-            "pip install ziglang, which is enough by itself."
+            "The emulator needs a C++ compiler and found none: install one (Debian, Ubuntu: apt "
+            "install g++; macOS: xcode-select --install; Windows: work in WSL), or pip install "
+            "ziglang, which is enough by itself."
         )
     if os.statvfs(folder).f_flag & getattr(os, "ST_NOEXEC", 0):
         return (
-            f"The emulator may not run programs in {folder} (it is mounted noexec): set TMPDIR to "
-            "another folder."
+            f"The emulator may run no program in {folder} (noexec): set TMPDIR to another folder."
         )
     return None
 
@@ -249,9 +247,7 @@ def run(
             raise EmulationError(f"{kernel} has not returned after {seconds} seconds")
         if done.returncode < 0:
             name = signal.Signals(-done.returncode).name
-            raise EmulationError(
-                f"{kernel} crashed ({name}); it may have written past the end of a local array"
-            )
+            raise EmulationError(f"{kernel} crashed ({name}): a write past the end of an array?")
         if done.returncode:
             raise EmulationError(f"{kernel}: {_with_lines(done.stderr.strip(), program)}")
         for array, word in zip(outputs.values(), words[len(inputs) :]):
@@ -273,8 +269,7 @@ def _build(source, kernel, arguments):
         f"{{ auto one = {kernel}; return one({values}); }}\n"
         "int main(int count, char **words) { return emulated::launch(count, words, launched); }\n"
     )
-    name = hashlib.sha256(repr((compiler(), text)).encode()).hexdigest()[:16]
-    program, emulator = _folder() / name, _folder() / "emulator.o"
+    program, emulator = _folder() / f"{hash((*compiler(), text))}", _folder() / "emulator.o"
     if program.exists():
         return program
     if not emulator.exists():

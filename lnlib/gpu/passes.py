@@ -254,9 +254,7 @@ def backward(machine, dy, cache, kernel="backward", width=None, chosen=None):
     x, mean, mean_lo, rstd, gamma = cache
     _check(machine, "cache.x", x)
     for name in ("mean", "mean_lo", "rstd"):
-        _check(
-            machine, f"cache.{name}", getattr(cache, name), (*x.shape[:-1], 1), np.dtype(np.float32)
-        )
+        _check(machine, f"cache.{name}", getattr(cache, name), (*x.shape[:-1], 1), "float32")
     _check(machine, "cache.gamma", gamma, x.shape[-1:], x.dtype)
     _check(machine, "dy", dy, x.shape, x.dtype)
     D = x.shape[-1]
@@ -301,14 +299,12 @@ def backward(machine, dy, cache, kernel="backward", width=None, chosen=None):
 def _width(machine, width, D, *arrays):
     """Return how many entries one load can take: 16 bytes if rows start at multiples of that."""
     most = 16 // arrays[0].dtype.itemsize
-    aligned = D % most == 0 and all(machine.address(a) % 16 == 0 for a in arrays)
-    if width is None:
-        return most if aligned else 1
-    if width is True or width not in (1, most) or (width > 1 and not aligned):
+    best = most if D % most == 0 and all(machine.address(a) % 16 == 0 for a in arrays) else 1
+    if width is True or width not in (None, 1, best):
         raise ValueError(
             f"width must be 1, or {most} if rows start at multiples of 16 bytes, got {width}"
         )
-    return width
+    return width or best
 
 
 def _check_kernel(kernel, known):
