@@ -21,22 +21,14 @@ from typing import NamedTuple
 
 import numpy as np
 
-from . import nvrtc, passes
+from . import passes
+from .translate import EmulationError, errors_in, explain, translate
 
 FOLDER = Path(__file__).parent
 BLOCKS = 3  # of the backward pass: few, so that each has several rows
 SHARED_LIMIT = 227 * 1024  # bytes that a block can have, as on sm_90
 LOCK = threading.Lock()  # one compilation at a time
 _call = functools.partial(subprocess.run, capture_output=True, encoding="utf-8", errors="replace")
-# CUDA's words that are valid, though not known here, where NVRTC cannot be asked.
-OTHER_WORDS = re.compile(
-    r"cooperative_groups|cg|cuda|nvcuda|wmma|__(dp4a|nanosleep|trap|assert_fail|match_\w+_sync|"
-    r"reduce_\w+_sync|activemask|half2|nv_bfloat162|h\w+2|byte_perm|brev|funnelshift_\w+|asm)\b"
-)
-
-
-class EmulationError(RuntimeError):
-    """A kernel did what no kernel may do; the message says who did it and where."""
 
 
 class NoCompiler(EmulationError):
@@ -44,10 +36,6 @@ class NoCompiler(EmulationError):
 
     def _render_traceback_(self):  # one sentence in a notebook
         return [str(self)]
-
-
-class Unsupported(RuntimeError):
-    """Valid CUDA that the emulator does not know; the message says what."""
 
 
 class Traffic(NamedTuple):
@@ -264,7 +252,7 @@ def _build(source, kernel, arguments):
         raise NoCompiler(trouble)
     values = ", ".join(f"emulated::Argument{{{k}}}" for k in range(arguments))
     text = (
-        f'#include "emulator.h"\n#line 1 "layernorm.cu"\n{_translate(source)}\n'
+        f'#include "emulator.h"\n#line 1 "layernorm.cu"\n{translate(source)}\n'
         f'#line 1 "launch"\nstatic void launched()\n'
         f"{{ auto one = {kernel}; return one({values}); }}\n"
         "int main(int count, char **words) { return emulated::launch(count, words, launched); }\n"
@@ -278,7 +266,7 @@ def _build(source, kernel, arguments):
     kernel_o = program.with_suffix(".o")
     done = _compile(kernel_o, text, "-O0", "-g1", *_watching(tuple(compiler())))
     if done.returncode:
-        _explain(kernel, source, done.stderr)
+        explain(kernel, source, done.stderr)
     done = _call([*compiler(), "-g", "-pie", "-o", program, kernel_o, emulator, "-lm"])
     _require(done, f"{kernel} cannot be linked")
     return program
@@ -287,7 +275,7 @@ def _build(source, kernel, arguments):
 def _require(done, trouble):
     """Raise EmulationError if a compiler has not done its work."""
     if done.returncode:
-        raise EmulationError(f"{trouble}: {_errors(done.stderr)[0][1]}")
+        raise EmulationError(f"{trouble}: {errors_in(done.stderr)[0][1]}")
 
 
 def _compile(result, text, *flags):
@@ -309,45 +297,6 @@ def _watching(compiler):
     return "-fsanitize=thread,bounds-strict,alignment,null", *([] if old else [unset])
 
 
-def _errors(log):
-    """Return (file:line, message) of each error in what a compiler says."""
-    pattern = r"(?m)^([^\n]*?:\d+)(?::\d+)?: (?:fatal )?error: (.*)$"
-    return re.findall(pattern, log) or [("", (log.strip() or "no word").splitlines()[-1])]
-
-
-def _explain(kernel, source, log):
-    """Raise what is to be said of a kernel that does not compile, with the line quoted."""
-    errors = _errors(log)
-    place, error = next((e for e in errors if "emulator.h" not in e[0]), errors[0])
-    quoted = _lines(source).get(place, "").strip()
-    name = re.search(r"[‘'\"]([\w:]+)", error)
-    name = name[1] if name else quoted
-    if foreign := re.search(r"(?m)#\s*include\b.*|\basm\b|\b(std|cuda)\b *::", _translate(source)):
-        raise Unsupported(f"the emulator does not know {foreign[0]}")  # not every NVRTC does
-    try:
-        valid = bool(nvrtc.compile("sm_80", [kernel], source))
-    except RuntimeError:  # NVRTC is not here
-        valid = OTHER_WORDS.match(name)
-    except ValueError:
-        valid = False
-    if valid and "return-type" not in error:  # nvcc, too, only warns of that
-        raise Unsupported(f"the emulator does not know {name} ({place}: {quoted})")
-    quoted = f"\n    {quoted}" if quoted else ""
-    raise EmulationError(f"{kernel} does not compile: {place}: error: {error}{quoted}")
-
-
-def _lines(source):
-    """Return {file:line: text} as the compiler counts them."""
-    lines, file, number = {}, "layernorm.cu", 1
-    for text in source.splitlines():
-        if found := re.match(r'#line (\d+) "(.*)"', text):
-            number, file = int(found[1]), found[2]
-        else:
-            lines[f"{file}:{number}"] = text
-            number += 1
-    return lines
-
-
 def _with_lines(text, program):
     """Replace the addresses in what the emulator says, such as @1f2e, by lines of the source."""
 
@@ -360,35 +309,6 @@ def _with_lines(text, program):
         return f" in line {here[0]}" if here else ""
 
     return re.sub(r" in line @(\w+)", line, text)
-
-
-def _translate(source):
-    """Turn the declarations of shared arrays into what C++ has for them; drop what it has not."""
-    masked = re.sub(
-        r'//[^\n]*|/\*.*?\*/|"(?:\\.|[^"\\\n])*"',
-        lambda m: m[0] if m[0][0] == '"' else "\n" * m[0].count("\n") or " ",
-        source,
-        flags=re.DOTALL,
-    )
-    masked = re.sub(r"(?m)^\s*#\s*include <(cuda|device_|c?math|std|c?float)[\w.]*>", "", masked)
-    words = r"(?:(?:extern|static|volatile|(?:__align__|alignas)\([^)]*\))\s+)*"
-    return re.sub(rf"{words}__shared__\s([^;{{}}=]*);", _shared, masked)
-
-
-def _shared(match):
-    """Turn one declaration of shared arrays, of any number of them, into references."""
-    declared = re.sub(r"\b(extern|static|__shared__)\b", "", match[0])
-    declared, sized_at_launch = re.subn(r"\[\s*\]", "[1]", declared)
-    parts = re.split(r",(?![^<\[(]*[>\])])", declared)
-    names = [re.search(r"(\w+)\s*(\[.*\])?\s*;?$", part, re.DOTALL)[1] for part in parts]
-    made = f"struct {names[0]}_declared {{ {declared} }};"
-    for name in names:
-        made += (
-            f" static void *{name}_site; decltype(auto) {name} = emulated::"
-            f"{'dynamic_' * sized_at_launch}shared<decltype({names[0]}_declared::{name})>"
-            f'(&{name}_site, "{name}");'
-        )
-    return made
 
 
 def _folder():
