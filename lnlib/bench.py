@@ -6,7 +6,6 @@ what disturbs one of them disturbs the others.
 
 import ctypes
 import os
-import shutil
 import subprocess
 import tempfile
 import time
@@ -14,6 +13,7 @@ import time
 import numpy as np
 
 from . import blocked, layernorm, textbook
+from .gpu.emulator import compiler
 
 # The processor's time does not count what other programs do; not every system measures it finely.
 FINE = time.get_clock_info("process_time").resolution < 1e-7
@@ -62,18 +62,18 @@ def native(source):
     -------
     callable or None
         Takes a function's name and its arrays, C-contiguous; the first is (N, D). None if there is
-        no compiler.
+        no compiler: see `lnlib.gpu.emulator.compiler`.
     """
-    compiler = next(filter(None, map(shutil.which, ("g++", "clang++", "c++"))), None)
-    if compiler is None:
+    command = compiler()
+    if command is None:
         return None
     # Not -ffast-math: with -shared it switches off subnormals in the whole process.
     flags = ["-O3", "-march=native", "-fassociative-math", "-fno-signed-zeros"]
     flags += ["-fno-trapping-math", "-fno-math-errno", "-shared", "-fPIC", "-x", "c++", "-"]
-    source = f'#include <cmath>\nextern "C" {{\n{source}\n}}\n'
+    source = f'#include <math.h>\nextern "C" {{\n{source}\n}}\n'
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
         path = os.path.join(folder, "functions.so")
-        subprocess.run([compiler, "-o", path, *flags], input=source, text=True, check=True)
+        subprocess.run([*command, "-o", path, *flags], input=source, text=True, check=True)
         library = ctypes.CDLL(path)
 
     def call(name, *arrays):

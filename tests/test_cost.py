@@ -2,6 +2,8 @@
 
 import concurrent.futures
 import functools
+import importlib.util
+import shlex
 import subprocess
 import sys
 import tracemalloc
@@ -12,6 +14,7 @@ from oracle import norm_wise, oracle
 from test_layernorm import data
 
 from lnlib import bench, blocked, cost, layernorm, textbook
+from lnlib.gpu.emulator import compiler
 from lnlib.trace import MAKERS, PAGE, Step, trace, traffic
 
 PASSES = {
@@ -376,3 +379,33 @@ print(total[0], np.float32(1e-40) * np.float32(1) > 0)
         pytest.skip("needs a C++ compiler")
     assert done.returncode == 0, done.stderr
     assert done.stdout.split() == ["300.0", "True"]
+
+
+ROOTS = (
+    "void roots(const double *x, double *y, long N, long D)"
+    "{ for (long n = 0; n < N * D; n++) y[n] = sqrt(x[n]); }"
+)
+
+
+@pytest.mark.skipif(compiler() is None, reason="needs a C++ compiler")
+def test_the_benchmarks_compiler_is_what_cxx_says(monkeypatch, tmp_path):
+    called = tmp_path / "called"
+    code = (
+        f"import subprocess, sys; open({str(called)!r}, 'w').close(); "
+        f"sys.exit(subprocess.run([*{compiler()!r}, *sys.argv[1:]]).returncode)"
+    )
+    monkeypatch.setenv("CXX", shlex.join([sys.executable, "-c", code]))
+    x, y = np.arange(6.0).reshape(2, 3), np.empty((2, 3))
+    bench.native(ROOTS)("roots", x, y)
+    assert np.array_equal(y, np.sqrt(x)) and called.exists()
+    monkeypatch.setenv("CXX", "no-such-compiler")  # not another one, then
+    assert compiler() is None and bench.native(ROOTS) is None
+
+
+def test_the_compiler_of_last_resort(monkeypatch):
+    monkeypatch.delenv("CXX", raising=False)
+    monkeypatch.setenv("PATH", "")
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: name == "ziglang" or None)
+    assert compiler() == [sys.executable, "-m", "ziglang", "cc"]
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    assert compiler() is None and bench.native(ROOTS) is None

@@ -608,7 +608,7 @@ def test_a_hinted_load_takes_no_struct():
 
 
 def test_without_a_compiler(monkeypatch):
-    monkeypatch.setattr(emulator, "_compiler", lambda: None)
+    monkeypatch.setattr(emulator, "compiler", lambda: None)
     monkeypatch.delenv("CXX", raising=False)
     for words in ("apt install g", "pip install ziglang", "WSL"):
         assert not emulator.available() and words in emulator.status()

@@ -1,27 +1,15 @@
 """The fused CUDA kernels: on a GPU through CuPy, compiled without one, or emulated on this CPU."""
 
-from .emulator import EmulationError, Traffic, Unsupported, emulate_backward, emulate_forward
+from .emulator import Traffic, emulate_backward, emulate_forward
 from .launch import available, layer_norm_backward, layer_norm_forward, status
 from .listing import listing
 from .nvrtc import Compiled, compile
 from .passes import Cache, read_source
 from .residency import Occupancy, occupancy
+from .translate import EmulationError, Unsupported
 
 __all__ = [
-    "Cache",
-    "Compiled",
-    "EmulationError",
-    "Occupancy",
-    "Traffic",
-    "Unsupported",
-    "available",
-    "compile",
-    "emulate_backward",
-    "emulate_forward",
-    "layer_norm_backward",
-    "layer_norm_forward",
-    "listing",
-    "occupancy",
-    "read_source",
-    "status",
-]
+    "Cache", "Compiled", "EmulationError", "Occupancy", "Traffic", "Unsupported", "available",
+    "compile", "emulate_backward", "emulate_forward", "layer_norm_backward", "layer_norm_forward",
+    "listing", "occupancy", "read_source", "status",
+]  # fmt: skip

@@ -11,7 +11,7 @@
 #define __forceinline__
 #define __noinline__
 #define __launch_bounds__(...)
-#define __align__(bytes) alignas(bytes)
+#define __align__(bytes) __attribute__((aligned(bytes)))
 #define __CUDACC__ 1
 #define warpSize 32
 #define NAN __builtin_nanf("")
@@ -224,9 +224,9 @@ static inline T &shared(void **site, const char *name)
 }
 
 template <class T>
-static inline T *dynamic_shared(void **site, const char *name)
+static inline auto dynamic_shared(void **site, const char *name)  // T is an array
 {
-    return (T *)shared(site, name, 0, sizeof(T), 0);
+    return &(*(T *)shared(site, name, 0, Shape<T>::element, Shape<T>::row))[0];
 }
 
 struct Argument {  // becomes whatever type the kernel's parameter has

@@ -6,7 +6,6 @@ own, so nothing that a kernel does can harm this one.
 """
 
 import functools
-import hashlib
 import importlib.util
 import os
 import re
@@ -22,21 +21,14 @@ from typing import NamedTuple
 
 import numpy as np
 
-from . import nvrtc, passes
+from . import passes
+from .translate import EmulationError, errors_in, explain, translate
 
 FOLDER = Path(__file__).parent
 BLOCKS = 3  # of the backward pass: few, so that each has several rows
 SHARED_LIMIT = 227 * 1024  # bytes that a block can have, as on sm_90
 LOCK = threading.Lock()  # one compilation at a time
-# CUDA's words that are valid, though not known here, where NVRTC cannot be asked.
-OTHER_WORDS = re.compile(
-    r"cooperative_groups|cg|cuda|nvcuda|wmma|__(dp4a|nanosleep|trap|assert_fail|match_\w+_sync|"
-    r"reduce_\w+_sync|activemask|half2|nv_bfloat162|h\w+2|byte_perm|brev|funnelshift_\w+|asm)\b"
-)
-
-
-class EmulationError(RuntimeError):
-    """A kernel did what no kernel may do; the message says who did it and where."""
+_call = functools.partial(subprocess.run, capture_output=True, encoding="utf-8", errors="replace")
 
 
 class NoCompiler(EmulationError):
@@ -44,10 +36,6 @@ class NoCompiler(EmulationError):
 
     def _render_traceback_(self):  # one sentence in a notebook
         return [str(self)]
-
-
-class Unsupported(RuntimeError):
-    """Valid CUDA that the emulator does not know; the message says what."""
 
 
 class Traffic(NamedTuple):
@@ -157,29 +145,41 @@ def available():
 
 def status():
     """Return one sentence: which compiler the emulator uses, or what it lacks."""
-    return _trouble() or (
-        f"The kernels run on this machine's processor, compiled by {shlex.join(_compiler())}."
-    )
+    command = shlex.join(compiler() or [])
+    return _trouble() or f"The kernels run on this machine's processor, compiled by {command}."
+
+
+def compiler():
+    """Return the command of a C++ compiler as a list, CXX if that is set, or None."""
+    chosen = os.environ.get("CXX")
+    for candidate in [chosen] if chosen else ["g++", "clang++", "c++"]:
+        try:
+            command = shlex.split(candidate)
+        except ValueError:  # a quotation mark that is not closed
+            continue
+        if command and shutil.which(command[0]):
+            return command
+    if not chosen and importlib.util.find_spec("ziglang"):
+        return [sys.executable, "-m", "ziglang", "cc"]
+    return None
 
 
 def _trouble():
     """Return what keeps the emulator from running here, in one sentence, or None."""
+    folder = tempfile.gettempdir()
     if os.name == "nt":
         return "The emulator does not run on Windows; in WSL, Linux inside Windows, it does."
-    chosen = os.environ.get("CXX")
-    if chosen and _command(chosen) is None:
+    if compiler() is None and (chosen := os.environ.get("CXX")):
         return f"The emulator needs a C++ compiler, and CXX={chosen} is no command on this machine."
-    if _compiler() is None:
+    if compiler() is None:
         return (
-            "The emulator needs a C++ compiler and found none: install one (on Debian or Ubuntu: "
-            "apt install g++; on macOS: xcode-select --install; on Windows: work in WSL), or "
-            "pip install ziglang, which is enough by itself."
+            "The emulator needs a C++ compiler and found none: install one (Debian, Ubuntu: apt "
+            "install g++; macOS: xcode-select --install; Windows: work in WSL), or pip install "
+            "ziglang, which is enough by itself."
         )
-    folder = tempfile.gettempdir()
     if os.statvfs(folder).f_flag & getattr(os, "ST_NOEXEC", 0):
         return (
-            f"The emulator may not run programs in {folder} (it is mounted noexec): set TMPDIR to "
-            "another folder."
+            f"The emulator may run no program in {folder} (noexec): set TMPDIR to another folder."
         )
     return None
 
@@ -215,6 +215,7 @@ def run(
 
     What the kernel prints is printed. counts is a dict, to be filled with Traffic, or None.
     """
+    profile = counts is not None
     with LOCK:
         program = _build(source, kernel, len(inputs) + len(outputs) + len(numbers))
     words, first = [], 0
@@ -227,21 +228,14 @@ def run(
         file.truncate(first)
         file.flush()
         words += [repr(number.item()) for number in numbers.values()]
-        profile = int(counts is not None)
-        launch = [
-            program, file.name, blocks, threads, shared_bytes, order, seconds, profile, *words
-        ]  # fmt: skip
-        done = subprocess.run(
-            [str(word) for word in launch], capture_output=True, encoding="utf-8", errors="replace"
-        )
+        launch = program, file.name, blocks, threads, shared_bytes, order, seconds, int(profile)
+        done = _call([*map(str, launch), *words])
         print(done.stdout, end="")
         if done.returncode == -signal.SIGALRM:
             raise EmulationError(f"{kernel} has not returned after {seconds} seconds")
         if done.returncode < 0:
             name = signal.Signals(-done.returncode).name
-            raise EmulationError(
-                f"{kernel} crashed ({name}); it may have written past the end of a local array"
-            )
+            raise EmulationError(f"{kernel} crashed ({name}): a write past the end of an array?")
         if done.returncode:
             raise EmulationError(f"{kernel}: {_with_lines(done.stderr.strip(), program)}")
         for array, word in zip(outputs.values(), words[len(inputs) :]):
@@ -258,24 +252,22 @@ def _build(source, kernel, arguments):
         raise NoCompiler(trouble)
     values = ", ".join(f"emulated::Argument{{{k}}}" for k in range(arguments))
     text = (
-        f'#include "emulator.h"\n#line 1 "layernorm.cu"\n{_translate(source)}\n'
+        f'#include "emulator.h"\n#line 1 "layernorm.cu"\n{translate(source)}\n'
         f'#line 1 "launch"\nstatic void launched()\n'
         f"{{ auto one = {kernel}; return one({values}); }}\n"
         "int main(int count, char **words) { return emulated::launch(count, words, launched); }\n"
     )
-    name = hashlib.sha256(repr((_compiler(), text)).encode()).hexdigest()[:16]
-    program = _folder() / name
+    program, emulator = _folder() / f"{hash((*compiler(), text))}", _folder() / "emulator.o"
     if program.exists():
         return program
-    machine = _folder() / "emulator.o"
-    if not machine.exists():
-        done = _compile(machine, (FOLDER / "emulator.cpp").read_text(encoding="utf-8"), "-O2")
-        _require(done, f"{shlex.join(_compiler())} does not compile the emulator")
-    done = _compile(program.with_suffix(".o"), text, "-O0", "-g1", *_watching(tuple(_compiler())))
+    if not emulator.exists():
+        done = _compile(emulator, (FOLDER / "emulator.cpp").read_text(encoding="utf-8"), "-O2")
+        _require(done, f"{shlex.join(compiler())} does not compile the emulator")
+    kernel_o = program.with_suffix(".o")
+    done = _compile(kernel_o, text, "-O0", "-g1", *_watching(tuple(compiler())))
     if done.returncode:
-        _explain(kernel, source, done.stderr)
-    link = [*_compiler(), "-g", "-pie", "-o", program, program.with_suffix(".o"), machine, "-lm"]
-    done = subprocess.run(link, capture_output=True, encoding="utf-8", errors="replace")
+        explain(kernel, source, done.stderr)
+    done = _call([*compiler(), "-g", "-pie", "-o", program, kernel_o, emulator, "-lm"])
     _require(done, f"{kernel} cannot be linked")
     return program
 
@@ -283,24 +275,19 @@ def _build(source, kernel, arguments):
 def _require(done, trouble):
     """Raise EmulationError if a compiler has not done its work."""
     if done.returncode:
-        raise EmulationError(f"{trouble}: {_errors(done.stderr)[0][1]}")
+        raise EmulationError(f"{trouble}: {errors_in(done.stderr)[0][1]}")
 
 
 def _compile(result, text, *flags):
-    command = [
-        *_compiler(), "-c", "-o", result, "-std=c++17", "-ffp-contract=off", "-fno-exceptions",
-        "-fno-rtti", "-fno-threadsafe-statics", "-Werror=return-type", "-fPIE", "-I", FOLDER,
-        *flags, "-x", "c++", "-",
-    ]  # fmt: skip
-    return subprocess.run(
-        command, input=text, capture_output=True, encoding="utf-8", errors="replace"
-    )
+    command = [*compiler(), "-c", "-o", result, "-std=c++17", "-ffp-contract=off", "-fno-rtti"]
+    command += ["-fno-exceptions", "-fno-threadsafe-statics", "-Werror=return-type", "-fPIE"]
+    return _call([*command, "-I", FOLDER, *flags, "-x", "c++", "-"], input=text)
 
 
 @functools.cache
 def _watching(compiler):
     """Return the options that make a compiler call emulator.cpp wherever memory is used."""
-    version = subprocess.run([*compiler, "--version"], capture_output=True, text=True).stdout
+    version = _call([*compiler, "--version"]).stdout
     unset = "-ftrivial-auto-var-init=pattern"  # registers nobody has set hold NaN, or huge numbers
     if "ziglang" in compiler or "clang" in version:
         checks = "-fsanitize=array-bounds,alignment,null"  # zig has more of them, unless told so
@@ -310,115 +297,18 @@ def _watching(compiler):
     return "-fsanitize=thread,bounds-strict,alignment,null", *([] if old else [unset])
 
 
-def _errors(log):
-    """Return (file:line, message) of each error in what a compiler says."""
-    pattern = r"(?m)^([^\n]*?:\d+)(?::\d+)?: (?:fatal )?error: (.*)$"
-    return re.findall(pattern, log) or [("", (log.strip() or "no word").splitlines()[-1])]
-
-
-def _explain(kernel, source, log):
-    """Raise what is to be said of a kernel that does not compile, with the line quoted."""
-    errors = [e for e in _errors(log) if "emulator.h" not in e[0]] or _errors(log)
-    place, error = errors[0]
-    quoted = _lines(source).get(place, "").strip()
-    name = re.search(r"[‘'\"]([\w:]+)", error)
-    name = name[1] if name else quoted
-    if foreign := re.search(r"(?m)#\s*include\b.*|\basm\b|\b(std|cuda)\b *::", _translate(source)):
-        raise Unsupported(f"the emulator does not know {foreign[0]}")  # not every NVRTC does
-    try:
-        nvrtc.compile("sm_80", [kernel], source)
-        valid = True
-    except RuntimeError:  # NVRTC is not here
-        valid = bool(OTHER_WORDS.match(name))
-    except ValueError:
-        valid = False
-    if valid and "return-type" not in error:  # nvcc, too, only warns of that
-        raise Unsupported(f"the emulator does not know {name} ({place}: {quoted})")
-    quoted = f"\n    {quoted}" if quoted else ""
-    raise EmulationError(f"{kernel} does not compile: {place}: error: {error}{quoted}")
-
-
-def _lines(source):
-    """Return {file:line: text} as the compiler counts them."""
-    lines, file, number = {}, "layernorm.cu", 1
-    for text in source.splitlines():
-        if found := re.match(r'#line (\d+) "(.*)"', text):
-            number, file = int(found[1]), found[2]
-            continue
-        lines[f"{file}:{number}"] = text
-        number += 1
-    return lines
-
-
 def _with_lines(text, program):
     """Replace the addresses in what the emulator says, such as @1f2e, by lines of the source."""
 
     def line(match):
-        done = subprocess.run(
-            ["addr2line", "-i", "-e", program, hex(int(match[1], 16) - 1)],
-            capture_output=True, encoding="utf-8",
-        )  # fmt: skip
-        places = re.findall(r"([^/\n]*):(\d+)", done.stdout)
-        here = [(f, n) for f, n in places if f not in ("emulator.h", "??")]
-        return f" in line {here[0][1]}" if here else ""
+        if not shutil.which("addr2line"):
+            return ""
+        address = hex(int(match[1], 16) - 1)
+        places = _call(["addr2line", "-i", "-e", program, address]).stdout
+        here = re.findall(r"(?m)^(?!.*(?:emulator\.h|\?\?):).*:(\d+)", places)
+        return f" in line {here[0]}" if here else ""
 
-    if not shutil.which("addr2line"):
-        return re.sub(r" in line @\w+", "", text)
     return re.sub(r" in line @(\w+)", line, text)
-
-
-def _translate(source):
-    """Turn the declarations of shared arrays into what C++ has for them; drop what it has not."""
-    masked = re.sub(
-        r'//[^\n]*|/\*.*?\*/|"(?:\\.|[^"\\\n])*"',
-        lambda m: m[0] if m[0][0] == '"' else "\n" * m[0].count("\n") or " ",
-        source,
-        flags=re.DOTALL,
-    )
-    masked = re.sub(r"(?m)^\s*#\s*include <(cuda|device_|c?math|std|c?float)[\w.]*>", "", masked)
-    words = r"(?:(?:extern|static|volatile|(?:__align__|alignas)\([^)]*\))\s+)*"
-    return re.sub(rf"{words}__shared__\s([^;{{}}=]*);", _shared, masked)
-
-
-def _shared(match):
-    """Turn one declaration of shared arrays, of any number of them, into references."""
-    text = re.sub(r"\b(__align__|alignas)\s*\([^)]*\)", " ", match[0].rstrip(";"))
-    lines = "\n" * match[0].count("\n")
-    volatile = "volatile " if "volatile" in text else ""
-    text = " ".join(re.sub(r"\b(extern|static|__shared__|volatile)\b", " ", text).split())
-    first, *more = re.split(r",(?![^<\[(]*[>\])])", text)
-    kind, name, sizes = re.fullmatch(r"(.*?[\s>])(\w+)((?:\s*\[.*\])?)\s*", first).groups()
-    made = ""
-    for part in [name + sizes, *more]:
-        name, sizes = re.fullmatch(r"\s*(\w+)\s*((?:\[.*\])?)\s*", part).groups()
-        made += f"static void *{name}_site; "
-        if sizes.replace(" ", "") == "[]":
-            kind = volatile + kind
-            made += f"{kind}*const {name} = emulated::dynamic_shared<{kind}>(&{name}_site, "
-        else:
-            made += f"typedef {volatile}{kind}{name}_type{sizes}; "
-            made += f"{name}_type &{name} = emulated::shared<{name}_type>(&{name}_site, "
-        made += f'"{name}"); '
-    return made + lines
-
-
-def _command(words):
-    """Return a command as a list, or None if there is no such command."""
-    try:
-        command = shlex.split(words)
-    except ValueError:
-        return None
-    return command if command and shutil.which(command[0]) else None
-
-
-def _compiler():
-    """Return the command of the C++ compiler as a list, or None."""
-    for candidate in (os.environ.get("CXX", ""), "g++", "clang++", "c++"):
-        if command := _command(candidate):
-            return command
-    if importlib.util.find_spec("ziglang"):
-        return [sys.executable, "-m", "ziglang", "cc"]
-    return None
 
 
 def _folder():

@@ -14,8 +14,7 @@ def available():
 
 def status():
     """Return one sentence: which GPU runs the kernels, or which part is missing."""
-    trouble = _trouble()
-    if trouble:
+    if trouble := _trouble():
         return trouble
     runtime = _cupy().cuda.runtime
     device = runtime.getDeviceProperties(runtime.getDevice())
@@ -102,30 +101,25 @@ def _trouble():
         cupy = _cupy()
     except ImportError:
         return "No GPU is used: CuPy is not installed (pip install cupy-cuda12x; not on macOS)."
-    runtime = cupy.cuda.runtime
     try:
-        if runtime.driverGetVersion() == 0:
+        missing = "CUDA does not start"
+        if cupy.cuda.runtime.driverGetVersion() == 0:
             return "No GPU is used: CuPy is installed, but there is no NVIDIA driver."
-        if runtime.getDeviceCount() == 0:
+        if cupy.cuda.runtime.getDeviceCount() == 0:
             return "No GPU is used: CuPy and an NVIDIA driver are there, but no NVIDIA GPU."
-    except runtime.CUDARuntimeError as error:
-        return f"No GPU is used: CUDA does not start ({error})."
-    try:
+        missing = "the kernel compiler NVRTC is missing"
         cupy.cuda.nvrtc.getVersion()
-    except Exception as error:  # each version of CuPy has its own
-        return f"No GPU is used: the kernel compiler NVRTC is missing ({error})."
-    try:
+        missing = "it compiles no kernel"  # CuPy 14 and later need CUDA's headers for any kernel
         cupy.RawKernel(TINY, "tiny").compile()
-    except Exception as error:  # CuPy 14 and later need CUDA's headers for any kernel
-        return f"No GPU is used: it compiles no kernel ({error})."
+    except Exception as error:  # each version of CuPy has its own
+        return f"No GPU is used: {missing} ({error})."
     return None
 
 
 @functools.cache
 def machine():
     """Return the `passes.Machine` of CuPy's current devices; RuntimeError if there is none."""
-    trouble = _trouble()
-    if trouble:
+    if trouble := _trouble():
         raise RuntimeError(trouble)
     cupy = _cupy()
     return passes.Machine(
@@ -136,30 +130,23 @@ def machine():
         check_place=_check_place,
         run=_run,
         blocks=_resident_blocks,
-        shared_limit=lambda: _attribute("MaxSharedMemoryPerBlockOptin"),
+        shared_limit=lambda: cupy.cuda.Device().attributes["MaxSharedMemoryPerBlockOptin"],
     )
-
-
-def _attribute(name):
-    return _cupy().cuda.Device().attributes[name]
 
 
 def _resident_blocks(kernel, threads, shared_bytes):
     """Ask the driver how many blocks of a kernel the current device holds at a time."""
-    cupy = _cupy()
-    function = _function(cupy.cuda.runtime.getDevice(), kernel, shared_bytes)
-    each = cupy.cuda.driver.occupancyMaxActiveBlocksPerMultiprocessor(
-        function.kernel.ptr, threads, shared_bytes
-    )
-    return each * _attribute("MultiProcessorCount")
+    cuda = _cupy().cuda
+    function = _function(cuda.runtime.getDevice(), kernel, shared_bytes).kernel
+    ask = cuda.driver.occupancyMaxActiveBlocksPerMultiprocessor
+    multiprocessors = cuda.Device().attributes["MultiProcessorCount"]
+    return multiprocessors * ask(function.ptr, threads, shared_bytes)
 
 
 def _check_place(name, array):
-    current = _cupy().cuda.runtime.getDevice()
-    if array.data.device_id != current:
-        raise ValueError(
-            f"{name} must be on the current device, {current}, got device {array.data.device_id}"
-        )
+    current, place = _cupy().cuda.runtime.getDevice(), array.data.device_id
+    if place != current:
+        raise ValueError(f"{name} must be on the current device, {current}, got device {place}")
 
 
 def _run(kernel, blocks, threads, shared_bytes, inputs, outputs, numbers):

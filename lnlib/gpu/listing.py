@@ -7,7 +7,7 @@ from . import passes
 
 TOKENS = {  # colours that can be read on white and on black
     "#808080": r"//[^\n]*",
-    "#c2571a": r"#\w+(?: unroll)?",
+    "#c2571a": r"(?<!&)#\w+(?: unroll)?",
     "#9a5fd0": r"\b__\w+|\b(?:atomicAdd|threadIdx|blockIdx|blockDim|gridDim)\b",
     "#2f81c7": r"\b(?:bool|break|class|const|double|else|extern|false|float[24]?|for|if|int|long"
     r"|return|struct|template|true|unsigned|using|void|while)\b",
@@ -24,15 +24,14 @@ class Listing:
         return self.text
 
     def _repr_html_(self):
+        def coloured(token):
+            colour = list(TOKENS)[token.lastindex - 1]
+            return f'<span style="color:{colour}">{token[0]}</span>'
+
         pattern = "|".join(f"({token})" for token in TOKENS.values())
-        lines, last = [], 0
-        for match in re.finditer(pattern, self.text):
-            colour = list(TOKENS)[match.lastindex - 1]
-            lines.append(html.escape(self.text[last : match.start()]))
-            lines.append(f'<span style="color:{colour}">{html.escape(match[0])}</span>')
-            last = match.end()
+        text = re.sub(pattern, coloured, html.escape(self.text))
         style = "font-family:var(--jp-code-font-family,monospace);line-height:1.3"
-        return f"<pre style='{style}'>{''.join(lines)}{html.escape(self.text[last:])}</pre>"
+        return f"<pre style='{style}'>{text}</pre>"
 
 
 def listing(start, end="\n}\n", source=None):

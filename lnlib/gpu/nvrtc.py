@@ -1,5 +1,6 @@
 """Compile the CUDA kernels without a GPU, and read what the compiler says about them."""
 
+import importlib.util
 import re
 from pathlib import Path
 from typing import NamedTuple
@@ -62,14 +63,13 @@ def compile(arch="sm_90", kernels=None, source=None):
     try:
         for kernel in kernels:
             nvrtc.addNameExpression(program, kernel)
-        try:
-            nvrtc.compileProgram(program, tuple(options))
-        except nvrtc.NVRTCError as error:
-            log = nvrtc.getProgramLog(program).strip()
-            raise ValueError(f"no kernel for {arch}: {log or error}") from None
+        nvrtc.compileProgram(program, tuple(options))
         ptx, log = nvrtc.getPTX(program), nvrtc.getProgramLog(program)
         ptx = ptx.decode() if isinstance(ptx, bytes) else ptx
         names = {kernel: nvrtc.getLoweredName(program, kernel) for kernel in kernels}
+    except nvrtc.NVRTCError as error:
+        log = nvrtc.getProgramLog(program).strip()
+        raise ValueError(f"no kernel for {arch}: {log or error}") from None
     finally:
         nvrtc.destroyProgram(program)
     return {kernel: _compiled(name, ptx, log) for kernel, name in names.items()}
@@ -82,12 +82,9 @@ def architectures():
 
 def _headers():
     """Return the folders where CUDA's headers may be: beside NVRTC, as pip installs them."""
-    try:
-        import nvidia
-    except ImportError:
-        nvidia = None
-    folders = [Path(f) for f in nvidia.__path__] if nvidia else []
-    found = [h.parent for f in folders for h in sorted(f.glob("*/include/cuda_fp16.h"))]
+    nvidia = importlib.util.find_spec("nvidia")
+    folders = nvidia.submodule_search_locations if nvidia else []
+    found = [h.parent for f in folders for h in Path(f).glob("*/include/cuda_fp16.h")]
     return found or [Path("/usr/local/cuda/include")]
 
 

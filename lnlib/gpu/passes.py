@@ -221,7 +221,7 @@ def forward(machine, x, gamma, beta, eps, kernel="forward", width=None, chosen=N
     chosen is the Configuration to use instead of the usual one.
     """
     _check_kernel(kernel, FORWARD)
-    stored = _check(machine, "x", x)
+    _check(machine, "x", x)
     check_rows(x)
     D = x.shape[-1]
     rows = x.size // D
@@ -234,11 +234,11 @@ def forward(machine, x, gamma, beta, eps, kernel="forward", width=None, chosen=N
     y = machine.empty(x.shape, x.dtype)
     mean, mean_lo, rstd = (machine.empty((*x.shape[:-1], 1), np.float32) for _ in range(3))
     inputs = {"x": x, "gamma": gamma, "beta": beta}
-    width = _width(machine, width, D, *inputs.values(), y)
-    chosen = chosen or configuration(kernel, D, width, stored=stored)
+    outputs = {"y": y, "mean": mean, "mean_lo": mean_lo, "rstd": rstd}
     numbers = {"eps": np.float32(eps), "D": np.int32(D)}
+    width = _width(machine, width, D, *inputs.values(), y)
+    chosen = chosen or configuration(kernel, D, width, stored=STORED[x.dtype.name])
     if rows:
-        outputs = {"y": y, "mean": mean, "mean_lo": mean_lo, "rstd": rstd}
         machine.run(chosen.expression, rows, chosen.threads, 0, inputs, outputs, numbers)
     return y, Cache(x, mean, mean_lo, rstd, gamma)
 
@@ -252,9 +252,9 @@ def backward(machine, dy, cache, kernel="backward", width=None, chosen=None):
     if not isinstance(cache, Cache):
         raise TypeError(f"cache must be a lnlib.gpu.Cache, got {type(cache).__name__}")
     x, mean, mean_lo, rstd, gamma = cache
-    stored = _check(machine, "cache.x", x)
+    _check(machine, "cache.x", x)
     for name in ("mean", "mean_lo", "rstd"):
-        _check(machine, f"cache.{name}", getattr(cache, name), (*x.shape[:-1], 1), np.float32)
+        _check(machine, f"cache.{name}", getattr(cache, name), (*x.shape[:-1], 1), "float32")
     _check(machine, "cache.gamma", gamma, x.shape[-1:], x.dtype)
     _check(machine, "dy", dy, x.shape, x.dtype)
     D = x.shape[-1]
@@ -263,50 +263,48 @@ def backward(machine, dy, cache, kernel="backward", width=None, chosen=None):
     dx = machine.empty(x.shape, x.dtype)
     inputs = {"x": x, "dy": dy, "gamma": gamma, "mean": mean, "mean_lo": mean_lo, "rstd": rstd}
     width = _width(machine, width, D, x, dy, gamma, dx)
+    stored = STORED[x.dtype.name]
     chosen = chosen or configuration(kernel, D, width, machine.shared_limit(), stored)
     name, threads, shared_bytes = chosen[:3]
-    if rows == 0 or kernel == "backward_atomic":
-        dgamma, dbeta = gradients = machine.zeros((2, D), x.dtype)
-        if rows:
-            outputs = {"dx": dx, "dgamma": dgamma, "dbeta": dbeta}
-            machine.run(name, rows, threads, 0, inputs, outputs, {"D": np.int32(D)})
-        return dx, *gradients
+    if rows == 0:
+        return dx, *machine.zeros((2, D), x.dtype)
+    if kernel == "backward_atomic":
+        dgamma, dbeta = machine.zeros((2, D), x.dtype)
+        outputs = {"dx": dx, "dgamma": dgamma, "dbeta": dbeta}
+        machine.run(name, rows, threads, 0, inputs, outputs, {"D": np.int32(D)})
+        return dx, dgamma, dbeta
 
     resident = machine.blocks(name, threads, shared_bytes)
     blocks = blocks_for(rows, resident, chosen.rows, chosen.waves)
-    if kernel == "backward_single" and 8 * blocks * D > SINGLE_LIMIT:
-        raise ValueError(
-            "backward_single is for small inputs: one block adds up all partial sums, here "
-            f"{8 * blocks * D} bytes, and more than {SINGLE_LIMIT} take long; backward takes any"
-        )
     partial = machine.empty((blocks, 2, D), np.float32)
     gradients = machine.empty((2, D), x.dtype)
     outputs = {"dx": dx, "partial": partial}
-    if kernel == "backward_single":
-        outputs |= {"gradients": gradients, "counter": machine.zeros(1, np.int32)}
     numbers = {"rows": np.int64(rows), "D": np.int32(D)}
+    if kernel == "backward_single":
+        if partial.nbytes > SINGLE_LIMIT:
+            raise ValueError(
+                f"backward_single is for at most {SINGLE_LIMIT} bytes of partial sums, which one "
+                f"block adds up, got {partial.nbytes}; backward takes any"
+            )
+        outputs |= {"gradients": gradients, "counter": machine.zeros(1, np.int32)}
     machine.run(name, blocks, threads, shared_bytes, inputs, outputs, numbers)
     if kernel != "backward_single":
         second, threads = column_sums(blocks, chosen.columns, stored)
-        machine.run(
-            second, -(-2 * D // chosen.columns), threads, 0,
-            {"partial": partial}, {"gradients": gradients},
-            {"rows": np.int32(blocks), "columns": np.int32(2 * D)},
-        )  # fmt: skip
+        inputs, outputs = {"partial": partial}, {"gradients": gradients}
+        numbers = {"rows": np.int32(blocks), "columns": np.int32(2 * D)}
+        machine.run(second, -(-2 * D // chosen.columns), threads, 0, inputs, outputs, numbers)
     return dx, *gradients
 
 
 def _width(machine, width, D, *arrays):
     """Return how many entries one load can take: 16 bytes if rows start at multiples of that."""
     most = 16 // arrays[0].dtype.itemsize
-    aligned = D % most == 0 and all(machine.address(a) % 16 == 0 for a in arrays)
-    if width is None:
-        return most if aligned else 1
-    if width is True or width not in (1, most) or (width > 1 and not aligned):
+    best = most if D % most == 0 and all(machine.address(a) % 16 == 0 for a in arrays) else 1
+    if width is True or width not in (None, 1, best):
         raise ValueError(
             f"width must be 1, or {most} if rows start at multiples of 16 bytes, got {width}"
         )
-    return width
+    return width or best
 
 
 def _check_kernel(kernel, known):
@@ -315,24 +313,18 @@ def _check_kernel(kernel, known):
 
 
 def _check(machine, name, array, shape=None, dtype=None):
-    """Return the C++ type of what the array holds; dtype is the one that it must have, if any."""
+    """Raise TypeError or ValueError if this is no array for the kernels, or another's shape."""
     kind = machine.array_type
     if not isinstance(array, kind) or np.ma.isMaskedArray(array):
         full = f"{kind.__module__}.{kind.__name__}"
         raise TypeError(f"{name} must be a {full}, got {type(array).__name__}")
     if dtype is not None and array.dtype != dtype:
-        raise TypeError(f"{name} must have dtype {np.dtype(dtype)}, got {array.dtype}")
+        raise TypeError(f"{name} must have dtype {dtype}, got {array.dtype}")
     if array.dtype.name not in STORED or not array.dtype.isnative:
-        raise TypeError(
-            f"{name} must have dtype float32, float16, or uint16 with the bits of bfloat16, "
-            f"got {array.dtype}"
-        )
+        stored = "float32, float16, or uint16 with the bits of bfloat16"
+        raise TypeError(f"{name} must have dtype {stored}, got {array.dtype}")
     if shape is not None and array.shape != shape:
         raise ValueError(f"{name} must have shape {shape}, to fit x, got shape {array.shape}")
     if not array.flags.c_contiguous:
-        raise ValueError(
-            f"{name} must be C-contiguous, got a view with strides {array.strides}; "
-            "ascontiguousarray makes a copy that is"
-        )
+        raise ValueError(f"{name} must be C-contiguous, got a view; ascontiguousarray copies it")
     machine.check_place(name, array)
-    return STORED[array.dtype.name]

@@ -1,9 +1,6 @@
 """How many blocks of a kernel a GPU holds at a time, and how many bytes they have in flight."""
 
-import functools
 from typing import NamedTuple
-
-import numpy as np
 
 from . import nvrtc, passes
 
@@ -48,8 +45,8 @@ class Occupancy(NamedTuple):
     ----------
     kernel : str
         The instance's C++ name.
-    registers, spilled, shared_bytes : int
-        Of a thread, of a thread, of a block.
+    registers, spilled : int
+        Of a thread: how many registers, and bytes that did not fit into them.
     resident : int
         Blocks that a multiprocessor holds at a time.
     limited_by : str
@@ -65,7 +62,6 @@ class Occupancy(NamedTuple):
     kernel: str
     registers: int
     spilled: int
-    shared_bytes: int
     resident: int
     limited_by: str
     blocks: int
@@ -102,8 +98,8 @@ def resident_blocks(arch, threads, registers, shared_bytes=0):
     return fitting[limited_by], limited_by
 
 
-def occupancy(kernel, rows, D, arch="sm_90", *, dtype=np.float32, width=None, multiprocessors=None):
-    """Say how a launch would fill a GPU; the kernel is compiled for it, but no GPU is needed.
+def occupancy(kernel, rows, D, arch="sm_90"):
+    """Say how a launch on float32 would fill a GPU; the kernel is compiled, but no GPU is needed.
 
     Parameters
     ----------
@@ -112,12 +108,6 @@ def occupancy(kernel, rows, D, arch="sm_90", *, dtype=np.float32, width=None, mu
     rows, D : int
     arch : str
         "sm_70", "sm_75", ...
-    dtype : dtype
-        float32, float16, or uint16 for bfloat16.
-    width : int, optional
-        Entries per load; by default as many as make 16 bytes, if D is a multiple of them.
-    multiprocessors : int, optional
-        By default those of a GPU that is typical for arch.
 
     Returns
     -------
@@ -128,25 +118,20 @@ def occupancy(kernel, rows, D, arch="sm_90", *, dtype=np.float32, width=None, mu
     RuntimeError, ValueError
         As `lnlib.gpu.compile`; ValueError also for an arch that is not in the table.
     """
-    limits = _limits(arch)
-    dtype = np.dtype(dtype)
-    most = 16 // dtype.itemsize
-    width = width or (1 if D % most else most)
-    limit = limits.shared_per_block
-    chosen = passes.configuration(kernel, D, width, limit, passes.STORED[dtype.name])
-    compiled = _compiled(arch, chosen.expression)
-    shared = compiled.shared + chosen.shared_bytes
-    resident, limited_by = resident_blocks(arch, chosen.threads, compiled.registers, shared)
-    at_a_time = resident * (multiprocessors or limits.multiprocessors)
+    limits, width = _limits(arch), 1 if D % 4 else 4
+    chosen = passes.configuration(kernel, D, width, limits.shared_per_block)
+    compiled = nvrtc.compile(arch, [chosen.expression])[chosen.expression]
+    resident, limited_by = resident_blocks(
+        arch, chosen.threads, compiled.registers, compiled.shared + chosen.shared_bytes
+    )
+    at_a_time = resident * limits.multiprocessors
     one_row_each = kernel.startswith("forward") or kernel == "backward_atomic"
     blocks = rows if one_row_each else passes.blocks_for(rows, at_a_time, chosen.rows)
-    if "looping" in chosen.expression:  # one load per array before the first is needed
-        row = chosen.threads * width * dtype.itemsize
-    else:
-        row = D * dtype.itemsize
-    in_flight = resident * chosen.rows * row * (1 if kernel.startswith("forward") else 2)
+    # Looping kernels wait for one load per array before they ask for the next.
+    floats = chosen.threads * width if "looping" in chosen.expression else chosen.rows * D
+    in_flight = resident * floats * (4 if kernel.startswith("forward") else 8)  # x; x and dy
     return Occupancy(
-        chosen.expression, compiled.registers, compiled.spilled, shared,
+        chosen.expression, compiled.registers, compiled.spilled,
         resident, limited_by, blocks, blocks / at_a_time, in_flight,
     )  # fmt: skip
 
@@ -155,8 +140,3 @@ def _limits(arch):
     if arch not in LIMITS:
         raise ValueError(f"arch must be one of {', '.join(LIMITS)}, got {arch!r}")
     return LIMITS[arch]
-
-
-@functools.cache
-def _compiled(arch, expression):
-    return nvrtc.compile(arch, [expression])[expression]
