@@ -316,7 +316,7 @@ def verdicts(caught, rows, columns):
 def stacked_bars(parts, xlabel):
     """Draw where the time goes: a horizontal bar for each of parts, {name: three times}."""
     causes = ("fresh pages", "memory", "loops, in cache")
-    fig, ax = plt.subplots(figsize=(12, 0.5 * len(parts) + 1.2))
+    fig, ax = plt.subplots(figsize=(8.6, 0.5 * len(parts) + 1.6))
     names, left = list(parts)[::-1], np.zeros(len(parts))
     for k, (cause, color) in enumerate(zip(causes, (RED, BLUE, SKY))):
         widths = np.array([parts[name][k] for name in names])
@@ -324,5 +324,5 @@ def stacked_bars(parts, xlabel):
         left += widths
     ax.set(xlabel=xlabel, title="Where does the time go?")
     ax.grid(axis="y", visible=False)
-    ax.legend(loc="upper left", bbox_to_anchor=(1, 1))
+    fig.legend(loc="outside lower center", ncols=3)
     return fig, ax
