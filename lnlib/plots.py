@@ -294,8 +294,8 @@ def x_hat_bars(ax, computed, stored, original, title):
 def verdicts(caught, rows, columns):
     """Show a table of booleans: a full blue dot says "caught" (True), an orange ring "missed"."""
     caught = np.asarray(caught)
-    width = 0.2 + 0.11 * max(map(len, rows)) + max(0.32 * len(columns), 3)  # inches
-    fig, ax = plt.subplots(figsize=(width, 2.6 + 0.34 * len(rows)))
+    width = 0.3 + 0.115 * max(map(len, rows)) + max(0.33 * len(columns), 3)  # inches
+    fig, ax = plt.subplots(figsize=(width, 2.4 + 0.265 * len(rows)))
     for shown, color, face, label in (
         (caught, BLUE, BLUE, "caught"),
         (~caught, RED, "white", "missed"),
@@ -304,19 +304,19 @@ def verdicts(caught, rows, columns):
         ax.scatter(j, i, s=130, color=color, facecolor=face, lw=2.5, label=label)
     ax.set(xlim=(-0.6, len(columns) - 0.4), ylim=(len(rows) - 0.4, -0.6))
     ax.xaxis.tick_top()
-    ax.set_xticks(range(len(columns)), columns, rotation=60, ha="left", rotation_mode="anchor")
+    ax.set_xticks(range(len(columns)), columns, rotation=55, ha="left", rotation_mode="anchor")
     ax.set_yticks(range(len(rows)), rows)
-    ax.tick_params(length=0)
+    ax.tick_params(length=0, labelsize=13.5)
     ax.spines[:].set_visible(False)
     fig.suptitle("Which check catches which bug?", weight="bold", x=0.02, ha="left")
-    fig.legend(loc="outside lower center", ncols=2)
+    fig.legend(loc="upper left", bbox_to_anchor=(0.01, 0.9), fontsize=13.5)
     return fig, ax
 
 
 def stacked_bars(parts, xlabel):
     """Draw where the time goes: a horizontal bar for each of parts, {name: three times}."""
     causes = ("fresh pages", "memory", "loops, in cache")
-    fig, ax = plt.subplots(figsize=(12, 0.5 * len(parts) + 1.2))
+    fig, ax = plt.subplots(figsize=(8.6, 0.5 * len(parts) + 1.6))
     names, left = list(parts)[::-1], np.zeros(len(parts))
     for k, (cause, color) in enumerate(zip(causes, (RED, BLUE, SKY))):
         widths = np.array([parts[name][k] for name in names])
@@ -324,5 +324,5 @@ def stacked_bars(parts, xlabel):
         left += widths
     ax.set(xlabel=xlabel, title="Where does the time go?")
     ax.grid(axis="y", visible=False)
-    ax.legend(loc="upper left", bbox_to_anchor=(1, 1))
+    fig.legend(loc="outside lower center", ncols=3)
     return fig, ax

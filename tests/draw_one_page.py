@@ -26,7 +26,7 @@ from lnlib.plots import BLUE, GREEN, RED
 from lnlib.textbook import backward_means, forward_means
 
 DATA = Path(__file__).resolve().parent.parent / "notebooks/data"
-INK, SOFT, LINE, PAPER = "#1d2733", "#5d6b7a", "#c9d2dc", "#f5f7fa"
+INK, SOFT, LINE, PAPER, TINT = "#1d2733", "#5d6b7a", "#c9d2dc", "#f5f7fa", "#dcebe5"
 WIDTH, GAP, EDGE = 3.68, 0.3, 0.32  # inches: a column, between columns, around the page
 
 LAYER = (
@@ -48,6 +48,7 @@ FORMULAS = (
     (r"$\hat{x}\;\mathrm{mean}(g\,\hat{x})$", "every x moves the variance"),
 )
 
+ROWS = "x is (B, T, D); rows = (0, 1)"
 CODE = """\
 g = gamma * dy
 mean_g = g.mean(axis=-1, keepdims=True)
@@ -55,6 +56,8 @@ mean_gx = (g * x_hat).mean(axis=-1, keepdims=True)
 dx = rstd * (g - mean_g - x_hat * mean_gx)
 dgamma = (dy * x_hat).sum(axis=rows)
 dbeta = dy.sum(axis=rows)"""
+
+DRAWN = {"textbook": "s", "lnlib": "o"}  # markers of the digits
 
 # what goes wrong and for which data, the remedy in words and in code
 DANGERS = (
@@ -133,8 +136,8 @@ def run_code():
     x, dy = rng.standard_normal((2, 3, 4, 8))  # (3, 4, 8) each
     gamma, beta = rng.standard_normal((2, 8))
     _, cache = layer_norm_forward(x, gamma, beta)
-    names = {**cache._asdict(), "dy": dy, "rows": (0, 1)}
-    exec(CODE, names)
+    names = {**cache._asdict(), "dy": dy}
+    exec(f"{ROWS.split('; ')[1]}\n{CODE}", names)
     for name, right in zip(("dx", "dgamma", "dbeta"), layer_norm_backward(dy, cache)):
         assert np.allclose(names[name], right, rtol=1e-12, atol=1e-12)
 
@@ -163,7 +166,6 @@ def digits():
 
     many = rng.random((1_000_000, 4), np.float32)  # (N, 4)
     exact = many.sum(axis=0, dtype=np.float64)
-    sums = [many.sum(axis=0, dtype=kind) for kind in (np.float32, np.float64)]
     sums = [many.sum(axis=0, dtype=kind).astype(np.float32) for kind in (np.float32, np.float64)]
     return [
         right_digits(1e5 + x, dy, 0),
@@ -182,7 +184,7 @@ def says():
     numbers = {name: [*map(written, pair)] for name, pair in nodes.items()}
     numbers |= {name: written(value) for name, value in edges.items()}
     counts = caught()
-    texts = [LAYER, FORMULAS, CODE, DANGERS, CHECKS, RULES]
+    texts = [LAYER, FORMULAS, ROWS, CODE, DANGERS, CHECKS, RULES]
     return {"numbers": numbers, "caught": [counts[name] for name in CHECKS], "texts": texts}
 
 
@@ -216,6 +218,9 @@ class Panel:
     def text(self, x, y, words, size=9, color=INK, ha="left", va="center", **style):
         return self.ax.text(x, y, words, fontsize=size, color=color, ha=ha, va=va, **style)
 
+    def spot(self, x, y, face, edge, who):
+        self.ax.plot(x, y, DRAWN[who], ms=7.2, mfc=face, mec=edge, mew=0.9)
+
     def title(self, number, words):
         self.ax.add_patch(plt.Circle((0.12, 0.13), 0.115, color=BLUE, lw=0))
         self.text(0.12, 0.137, number, 9, "white", ha="center", weight="bold")
@@ -235,23 +240,28 @@ PLACES = {
     "y": (0.98, 5.12, 1.72, "y"),
 }
 CARD = 0.60  # height
+DASHED = (0, (3, 1.2))  # told apart without colours, too
 
 
 def draw_graph(panel):
     nodes, edges = one_row()
     panel.title("1", "Four numbers, there and back")
-    panel.text(0.32, 0.38, "value", 8, INK, weight="bold")
-    panel.text(0.72, 0.38, "gradient", 8, GREEN, weight="bold")
-    panel.text(1.36, 0.38, "local derivative (ε = ½)", 8, SOFT)
+    panel.text(0.32, 0.35, "value", 8, INK, weight="bold")
+    panel.box(0.25, 0.42, 0.86, 0.16, TINT, radius=0.03)
+    panel.text(0.32, 0.5, "its gradient", 8, GREEN, weight="bold")
+    panel.text(1.36, 0.35, "at an arrow: local derivative", 8, SOFT)
+    panel.text(1.36, 0.5, "dashed: shared by the row;  ε = ½", 8, SOFT)
     cards = {}
     for name, (x, y, width, symbol) in PLACES.items():
         shared = name in ("mean", "var", "rstd")
         cards[name] = panel.box(
             x - width / 2, y - CARD / 2, width, CARD, "white", RED if shared else BLUE, 1.4
         )
+        cards[name].set_linestyle(DASHED if shared else "-")
         symbol = rf"$\mathrm{{{symbol}}}$" if shared else f"${symbol}$"
         label = 0.30 if not shared else 0.40
         panel.text(x - width / 2 + label / 2 + 0.02, y, symbol, 10.5 if shared else 13, ha="center")
+        panel.box(x - width / 2 + label, y + 0.03, width - label - 0.05, 0.23, TINT, radius=0.03)
         value, gradient = nodes[name]
         for row, color, dy in ((value, INK, -0.135), (gradient, GREEN, 0.145)):
             words = written(row)
@@ -287,6 +297,7 @@ def draw_graph(panel):
                 mutation_scale=11,
                 lw=1.7,
                 color=color,
+                linestyle=DASHED if color == RED else "-",
                 connectionstyle=f"arc3,rad={bend}",
                 shrinkA=1,
                 shrinkB=1,
@@ -315,6 +326,7 @@ def draw_formulas(panel):
 
 def draw_code(panel):
     panel.title("3", "Six lines")
+    panel.text(WIDTH - 0.04, 0.14, ROWS, 8, SOFT, ha="right")
     panel.box(0.04, 0.36, WIDTH - 0.08, 1.42, INK)
     for k, line in enumerate(CODE.splitlines()):
         panel.text(0.17, 0.54 + 0.212 * k, line, 7.8, "white", family="DejaVu Sans Mono")
@@ -322,9 +334,8 @@ def draw_code(panel):
 
 def draw_dangers(panel):
     panel.title("4", "Where float32 loses its digits")
-    panel.text(2.46, 0.45, "textbook", 8, RED)
-    panel.text(WIDTH - 0.04, 0.45, "lnlib", 8, GREEN, ha="right")
-    panel.text(0.04, 0.45, "and how to keep all seven", 8, SOFT)
+    panel.text(WIDTH - 0.04, 0.45, "right digits, of seven", 8, SOFT, ha="right")
+    panel.text(0.04, 0.45, "and how to keep them", 8, SOFT)
     for k, ((what, where, remedy, code), measured) in enumerate(zip(DANGERS, digits())):
         y = 0.62 + 0.72 * k
         panel.box(0.04, y, WIDTH - 0.08, 0.64)
@@ -332,13 +343,12 @@ def draw_dangers(panel):
         panel.text(WIDTH - 0.13, y + 0.14, where, 8, SOFT, ha="right")
         panel.text(0.15, y + 0.33, remedy, 8)
         panel.text(0.15, y + 0.51, code, 7.5, BLUE, family="DejaVu Sans Mono")
-        for row, (right, color) in enumerate(zip(measured, (RED, GREEN))):
+        for row, (right, color, who) in enumerate(zip(measured, (RED, GREEN), DRAWN)):
+            down = y + 0.33 + 0.17 * row
+            panel.text(2.57, down, who, 7, color, ha="right", weight="bold")
             for place in range(7):
                 full = place < round(min(right, 7))
-                spot = (2.5 + 0.16 * place, y + 0.33 + 0.17 * row)
-                panel.ax.add_patch(
-                    plt.Circle(spot, 0.055, fc=color if full else "white", ec=color, lw=0.9)
-                )
+                panel.spot(2.66 + 0.135 * place, down, color if full else "white", color, who)
 
 
 def draw_checks(panel):

@@ -92,7 +92,10 @@ def is_caption(text):
 
 
 def slide_types(cells):
-    """Return what each cell is in a slide show: one idea a slide, pictures on their own."""
+    """Return what each cell is in a slide show: one idea a slide, pictures on their own.
+
+    What answers a question, in a text or in a figure's title, waits for a click.
+    """
     types, before = {cell.id: "skip" for cell in cells}, None
     for cell in cells:
         if cell.id in NAVIGATION:
@@ -103,15 +106,20 @@ def slide_types(cells):
             types[cell.id] = "skip" if skipped else "slide"
         elif types[before.id] == "skip":
             pass
-        elif cell.cell_type == "markdown":
-            types[cell.id] = "-" if is_caption(cell.source) else "subslide"
-        elif pictures(cell):
+        elif pictures(cell) or (cell.cell_type == "markdown" and not is_caption(cell.source)):
             types[cell.id] = "subslide"
-        else:  # an answer waits for a click
-            asks = re.search(r"\*\*(Predict\.|Is it true\?)\*\*", before.source)
-            types[cell.id] = "fragment" if asks else "-"
+        else:
+            types[cell.id] = "fragment" if asks(before) else "-"
         before = cell
     return [types[cell.id] for cell in cells]
+
+
+def asks(cell):
+    """Is this a text that asks the class, or a figure, whose title does?"""
+    if cell.cell_type == "code":
+        return bool(pictures(cell))
+    predict = re.search(r"\*\*(Predict\.|Is it true\?)\*\*", cell.source)
+    return bool(predict or re.search(r"\?(\s\([^()]*\))?\s*$", cell.source))
 
 
 def pictures(cell):

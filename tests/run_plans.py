@@ -20,6 +20,7 @@ class Row(NamedTuple):
     minutes: int
     where: str
     cells: str
+    ask: str = ""
 
     @property
     def lesson(self):
@@ -33,15 +34,21 @@ class Row(NamedTuple):
         above = range(1, numbers[0]) if self.cells.startswith("above, then ") else ()
         return [*above, *numbers]
 
+    @property
+    def shown(self):
+        """The numbers of the cells that show an answer."""
+        groups = re.findall(r"\((\d+(?:, \d+)*)\)", self.ask)
+        return [int(number) for group in groups for number in group.split(", ")]
+
 
 def plans():
     """Return the plans, {title: rows}."""
     text = (NOTEBOOKS / "teaching.md").read_text("utf-8")
     found = {}
     for part in re.split(r"^## ", text, flags=re.M):
-        rows = re.findall(r"^\| (\d+) \| (.+?) \| (.*?) ?\|", part, flags=re.M)
+        rows = re.findall(r"^\| (\d+) \| (.+?) \| (.*?) ?\| (?:.*? \| )?(.*)\|", part, flags=re.M)
         if rows:
-            found[part.splitlines()[0]] = [Row(int(m), where, cells) for m, where, cells in rows]
+            found[part.splitlines()[0]] = [Row(int(minutes), *rest) for minutes, *rest in rows]
     return found
 
 

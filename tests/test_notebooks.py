@@ -240,6 +240,9 @@ def test_teaching_plans_fit_the_lessons():
             if row.cells:
                 shown = row.run[-1], int(re.findall(r"\d+", row.cells.split(", ")[-1])[0])
                 assert set(shown) <= cells_in(row.lesson, row.where.split(", ")[1]), row
+            assert set(row.shown) <= set(row.run), row
+            assert "?" not in row.ask or re.search(r"\*.+\*", row.ask), row  # an answer
+    assert sum(len(row.shown) for rows in found.values() for row in rows) > 30
     assert sum(bool(row.cells) for rows in found.values() for row in rows) > 35
 
 

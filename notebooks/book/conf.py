@@ -14,6 +14,8 @@ myst_enable_extensions = ["dollarmath", "amsmath"]
 myst_heading_anchors = 3
 
 html_theme = "sphinx_book_theme"
+html_static_path = ["static"]
+html_css_files = ["phone.css"]
 html_theme_options = {
     "show_toc_level": 2,
     "navbar_persistent": [],
