@@ -11,6 +11,6 @@ def refuse(event, arguments):
         raise OSError(f"no processes here: {event}{arguments}")
 
 
-for name in ("cupy", "ziglang"):
+for name in ("cupy", "debugpy", "ziglang"):
     sys.modules[name] = None  # importing it raises ModuleNotFoundError
 sys.addaudithook(refuse)
