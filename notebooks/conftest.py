@@ -1,7 +1,7 @@
 """How pytest runs the lessons: 00 to 04 with Python and NumPy alone, 06 as far as CuPy is there.
 
 The kernels of lessons 00 to 04 and of their solutions start with tests/bare/sitecustomize.py, which
-hides CuPy, compilers and processes: so these lessons can also run in a browser.
+hides CuPy, compilers, the debugger and processes: so these lessons can also run in a browser.
 """
 
 import importlib.util

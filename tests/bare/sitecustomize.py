@@ -1,4 +1,4 @@
-"""Python as a browser has it: no CuPy, no compiler, no other process. See notebooks/conftest.py."""
+"""Python as a browser has it: no CuPy, compiler, debugger or process. See notebooks/conftest.py."""
 
 import sys
 
