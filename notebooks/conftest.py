@@ -1,7 +1,7 @@
 """How pytest runs the lessons: 00 to 04 with Python and NumPy alone, 06 as far as CuPy is there.
 
 The kernels of lessons 00 to 04 and of their solutions start with tests/bare/sitecustomize.py, which
-hides CuPy, compilers and processes: so these lessons can also run in a browser.
+hides CuPy, compilers, the debugger and processes: so these lessons can also run in a browser.
 """
 
 import importlib.util
@@ -12,22 +12,32 @@ import pytest
 
 HERE = Path(__file__).resolve().parent
 BARE = HERE.parent / "tests/bare"
+# To crop a figure is to draw it twice, and nobody compares the pictures.
+UNCROPPED = "get_ipython().config.InlineBackend.print_figure_kwargs = {'bbox_inches': None}"
+
+
+def run_unseen(kernel, code):
+    """Run code in a kernel, outside the notebook's history; return the kernel's reply."""
+    return kernel.kc.execute(code, silent=True, store_history=False, reply=True, timeout=60)
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_runtest_setup(item):
-    """Start the kernel of a lesson up to 04 in its bare environment."""
-    if item.path.name >= "05" or item.parent.kernel is not None:
+    """Start the kernel of a lesson, up to 04 in its bare environment."""
+    if item.parent.kernel is not None:
         return (yield)
+    bare = item.path.name < "05"
     with pytest.MonkeyPatch.context() as environment:
-        paths = [str(BARE), *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))]
-        environment.setenv("PYTHONPATH", os.pathsep.join(paths))
-        environment.setenv("PATH", "")
+        if bare:
+            paths = [str(BARE), *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))]
+            environment.setenv("PYTHONPATH", os.pathsep.join(paths))
+            environment.setenv("PATH", "")
         result = yield
-    kernel = item.parent.kernel.kc
-    probe = {"code": "import os; os.system('')", "silent": True, "store_history": False}
-    reply = kernel.execute(**probe, reply=True, timeout=60)["content"]
-    assert reply.get("evalue", "").startswith("no processes here"), reply
+    reply = run_unseen(item.parent.kernel, UNCROPPED)["content"]
+    assert reply["status"] == "ok", reply
+    if bare:
+        reply = run_unseen(item.parent.kernel, "import os; os.system('')")["content"]
+        assert reply.get("evalue", "").startswith("no processes here"), reply
     return result
 
 

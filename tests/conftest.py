@@ -1,13 +1,8 @@
-"""One BLAS thread a process, and the blocked layer in blocks however small the input."""
+"""The blocked layer works in blocks, however small the input."""
 
-import os
+import pytest
 
-for name in ("OMP_NUM", "OPENBLAS_NUM", "MKL_NUM", "VECLIB_MAXIMUM"):
-    os.environ.setdefault(f"{name}_THREADS", "1")  # read when NumPy is imported: also by kernels
-
-import pytest  # noqa: E402
-
-from lnlib import blocked  # noqa: E402
+from lnlib import blocked
 
 
 @pytest.fixture(autouse=True)

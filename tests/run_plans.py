@@ -5,6 +5,7 @@ stand there; "above, then 11" is JupyterLab's Run All Above Selected Cell, at ce
 cell. Takes some minutes; the test suite only looks whether each name in a cell has been defined.
 """
 
+import functools
 import re
 import sys
 from typing import NamedTuple
@@ -52,6 +53,7 @@ def plans():
     return found
 
 
+@functools.cache
 def cells_of(path):
     """Return the code cells of a notebook by their numbers."""
     cells = nbformat.read(path, as_version=4).cells

@@ -2,6 +2,7 @@
 
 import ast
 import builtins
+import functools
 import re
 import subprocess
 import sys
@@ -30,6 +31,7 @@ LESSONS = lessons()
 NOT_HERE = re.compile(r"/home/|/root/|/work/|/tmp/|/Users/|[A-Z]:\\\\|/usr/lib|site-packages")
 
 
+@functools.cache
 def read(path):
     return nbformat.read(path, as_version=4)
 
@@ -85,20 +87,24 @@ def test_sources_are_clean(path):
 
 def dead_links(text, folder, root):
     """Return the links of a text, in a file in folder, that lead nowhere or out of root."""
-    dead = []
-    for link in re.findall(r"\]\(([^)\s]+)\)", re.sub("`.*?`", "", text)):
+    headings = re.findall("^#+ (.*)$", text, flags=re.M)
+    alive = {"#" + heading.lower().replace(" ", "-") for heading in headings}
+    pattern, dead = r"""(?:\]\(|(?:href|srcset|src)=")([^)"\s]+)""", []
+    for link in re.findall(pattern, re.sub("`.*?`", "", text)):
         file = (folder / link.split("#")[0]).resolve()
-        if not link.startswith(("https://", "#")):
-            if not (file.exists() and file.is_relative_to(root.resolve())):
-                dead.append(link)
+        here = link[0] != "#" and file.exists() and file.is_relative_to(root.resolve())
+        if not (here or link in alive or link.startswith("https://")):
+            dead.append(link)
     return dead
 
 
 def test_dead_links_are_found():
     folder = NOTEBOOKS[0].parent
     text = f"[a]({LESSONS[0].name}), [b](https://x.org), [c](../README.md), [d](gone.ipynb)"
-    assert dead_links(text, folder, folder) == ["../README.md", "gone.ipynb"]
-    assert dead_links(text, folder, ROOT) == ["gone.ipynb"]
+    text += '\n## At the end\n<img src="gone.png">, [e](#at-the-end), <a href="#gone">f</a>'
+    gone = ["gone.ipynb", "gone.png", "#gone"]
+    assert dead_links(text, folder, folder) == ["../README.md", *gone]
+    assert dead_links(text, folder, ROOT) == gone
 
 
 @pytest.mark.parametrize("name", ["README.md", ".github/CONTRIBUTING.md", "notebooks/teaching.md"])
@@ -264,11 +270,18 @@ def undefined(plan):
         known, cells = set(dir(builtins)), cells_of(path)
         for row in plan:
             for number in row.run if row.lesson == path else ():
-                nodes = list(ast.walk(ast.parse(cells[number].source)))
-                known |= {name for node in nodes for name in defined_by(node)}
-                used = {node.id for node in nodes if isinstance(node, ast.Name)}
+                defined, used = names_in(cells[number].source)
+                known |= defined
                 missing += [(path.name, number, name) for name in sorted(used - known)]
     return missing
+
+
+@functools.cache
+def names_in(source):
+    """Return the names that a cell defines, and those that it uses."""
+    nodes = list(ast.walk(ast.parse(source)))
+    defined = {name for node in nodes for name in defined_by(node)}
+    return defined, {node.id for node in nodes if isinstance(node, ast.Name)}
 
 
 def defined_by(node):

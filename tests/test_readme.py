@@ -98,17 +98,6 @@ def test_the_lighter_installation_is_the_default_without_the_gpu():
         assert names_on(**there) == set(packages)
 
 
-def test_links_of_the_readme_lead_somewhere():
-    links = re.findall(r"\]\(([^)]+)\)|(?:href|srcset|src)=\"([^\"]+)\"", README)
-    links = [a or b for a, b in links]
-    headings = re.findall(r"^## (.*)$", README, flags=re.M)
-    here = {"#" + heading.lower().replace(" ", "-") for heading in headings}
-    missing = [
-        k for k in links if not (k.startswith("https://") or k in here or (ROOT / k).exists())
-    ]
-    assert len(links) > 20 and missing == []
-
-
 def test_the_book_has_every_page():
     contents = (NOTEBOOKS / "book/toc.yml").read_text("utf-8")
     patterns = re.findall(r"(?:root|glob|file): (\S+)$", contents, flags=re.M)

@@ -1,4 +1,4 @@
-"""Python as a browser has it: no CuPy, no compiler, no other process. See notebooks/conftest.py."""
+"""Python as a browser has it: no CuPy, compiler, debugger or process. See notebooks/conftest.py."""
 
 import sys
 
@@ -11,6 +11,6 @@ def refuse(event, arguments):
         raise OSError(f"no processes here: {event}{arguments}")
 
 
-for name in ("cupy", "ziglang"):
+for name in ("cupy", "debugpy", "ziglang"):
     sys.modules[name] = None  # importing it raises ModuleNotFoundError
 sys.addaudithook(refuse)
