@@ -243,7 +243,8 @@ def run(
                 f"{kernel} crashed ({name}); it may have written past the end of a local array"
             )
         if done.returncode:
-            raise EmulationError(f"{kernel}: {_with_lines(done.stderr.strip(), program)}")
+            said = _with_lines(done.stderr.strip(), program)
+            raise EmulationError(f"{kernel}: {said}{_quoted(said, source)}")
         for array, word in zip(outputs.values(), words[len(inputs) :]):
             file.seek(int(word.split(":")[1]))
             array[...] = np.frombuffer(file.read(array.nbytes), array.dtype).reshape(array.shape)
@@ -365,6 +366,13 @@ def _with_lines(text, program):
     if not shutil.which("addr2line"):
         return re.sub(r" in line @\w+", "", text)
     return re.sub(r" in line @(\w+)", line, text)
+
+
+def _quoted(said, source):
+    """Return what stands in the lines of the kernels' source that a message names, a line each."""
+    lines, named = _lines(source), dict.fromkeys(re.findall(r" in line (\d+)", said))
+    texts = {number: lines.get(f"layernorm.cu:{number}", "").strip() for number in named}
+    return "".join(f"\n{number:>7}: {text}" for number, text in texts.items() if text)
 
 
 def _translate(source):
