@@ -253,6 +253,13 @@ def run(
         counts[name] = Traffic(*map(sum, zip(counts.get(name, Traffic()), map(int, added))))
 
 
+def _quoted(said, source):
+    """Return the lines of the source that a message names, unless #line counts them otherwise."""
+    lines = [] if "#line" in source else source.splitlines()
+    named = dict.fromkeys(int(number) for number in re.findall(r" in line (\d+)", said))
+    return "".join(f"\n{n:>7}: {lines[n - 1].strip()}" for n in named if n <= len(lines))
+
+
 def _build(source, kernel, arguments):
     """Compile one instance of a kernel to a program, unless that has been done; return its path."""
     if trouble := _trouble():
@@ -366,13 +373,6 @@ def _with_lines(text, program):
     if not shutil.which("addr2line"):
         return re.sub(r" in line @\w+", "", text)
     return re.sub(r" in line @(\w+)", line, text)
-
-
-def _quoted(said, source):
-    """Return what stands in the lines of the kernels' source that a message names, a line each."""
-    lines, named = _lines(source), dict.fromkeys(re.findall(r" in line (\d+)", said))
-    texts = {number: lines.get(f"layernorm.cu:{number}", "").strip() for number in named}
-    return "".join(f"\n{number:>7}: {text}" for number, text in texts.items() if text)
 
 
 def _translate(source):
