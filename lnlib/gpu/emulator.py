@@ -237,13 +237,21 @@ def run(
             name = signal.Signals(-done.returncode).name
             raise EmulationError(f"{kernel} crashed ({name}): a write past the end of an array?")
         if done.returncode:
-            raise EmulationError(f"{kernel}: {_with_lines(done.stderr.strip(), program)}")
+            said = _with_lines(done.stderr.strip(), program)
+            raise EmulationError(f"{kernel}: {said}{_quoted(said, source)}")
         for array, word in zip(outputs.values(), words[len(inputs) :]):
             file.seek(int(word.split(":")[1]))
             array[...] = np.frombuffer(file.read(array.nbytes), array.dtype).reshape(array.shape)
     for line in done.stderr.splitlines() if profile else ():
         name, *added = line.rsplit(maxsplit=len(Traffic._fields))
         counts[name] = Traffic(*map(sum, zip(counts.get(name, Traffic()), map(int, added))))
+
+
+def _quoted(said, source):
+    """Return the lines of the source that a message names, unless #line counts them otherwise."""
+    lines = [] if "#line" in source else source.splitlines()
+    named = dict.fromkeys(int(number) for number in re.findall(r" in line (\d+)", said))
+    return "".join(f"\n{n:>7}: {lines[n - 1].strip()}" for n in named if n <= len(lines))
 
 
 def _build(source, kernel, arguments):

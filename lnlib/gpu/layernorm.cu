@@ -327,7 +327,7 @@ __device__ void write_dx(
     const Vector<WIDTH, T> *gamma, Vector<WIDTH, T> *__restrict__ dx, float rstd, long long start,
     int D, const Vector<WIDTH> (&x_hat)[VECTORS], Vector<WIDTH> (&g)[VECTORS])
 {
-    __syncwarp();  // the compiler would load gamma earlier, and have too few registers
+    __syncwarp();  // in PTX no load of gamma is moved before this: registers would be too few
     const int vectors = D / WIDTH;
     const float one_over_D = 1.0f / D;
     const float near = block_sum<THREADS>(sum(g), 0) * one_over_D * float(gamma->at[0]);
@@ -394,6 +394,7 @@ __device__ void backward_rows(
     const float *mean, const float *mean_lo, const float *rstd,
     Vector<WIDTH, T> *__restrict__ dx, Vector<WIDTH> *__restrict__ partial, long long rows, int D)
 {
+    static_assert(THREADS == 32 || ROWS == 1, "block_sum knows one team, or teams of one warp");
     extern __shared__ Four sums[];  // its size, 2 * GROUPS * BLOCK of them, is set at the launch
     const int ENTRIES = VECTORS * WIDTH, GROUPS = ENTRIES / 4, BLOCK = THREADS * ROWS;
     const int vectors = D / WIDTH;

@@ -1,0 +1,115 @@
+"""What lesson 06 says of compilers, of messages and of speeds it predicts, held to what is so."""
+
+import re
+
+import nbformat
+import numpy as np
+import pytest
+from execute_notebooks import NOTEBOOKS
+from test_gpu import needs_nvrtc
+
+from lnlib import gpu
+from lnlib.gpu import emulator
+
+CELLS = nbformat.read(NOTEBOOKS / "06_fused_gpu_kernel.ipynb", as_version=4).cells
+TEXT = "\n".join(cell.source for cell in CELLS if cell.cell_type == "markdown")
+PRINTED = "".join(o.get("text", "") for cell in CELLS for o in cell.get("outputs", []))
+
+
+def test_race_messages_quote_the_lines_they_name():
+    source = gpu.read_source().replace("[warp] = value;\n    __syncthreads();", "[warp] = value;")
+    x = np.ones((1, 1000), np.float32)
+    with pytest.raises(gpu.EmulationError) as caught:
+        gpu.emulate_forward(x, x[0], x[0], source=source)
+    said, *quoted = str(caught.value).splitlines()
+    numbers = re.findall(r"in line (\d+)", said)
+    lines = source.splitlines()
+    assert len(numbers) == 2
+    assert quoted == [f"{n:>7}: {lines[int(n) - 1].strip()}" for n in numbers]
+    with pytest.raises(gpu.EmulationError) as caught:  # line 1 of what: nothing to quote
+        gpu.emulate_forward(x, x[0], x[0], source=f'#line 1 "elsewhere"\n{source}')
+    assert str(caught.value) == said
+    assert all(line in PRINTED for line in quoted)
+
+
+def test_several_teams_are_of_one_warp_each():
+    """block_sum has no slots for teams: two of two warps each would mix their sums."""
+    pointers = dict.fromkeys(("x", "dy", "gamma", "mean", "mean_lo", "rstd", "dx", "partial"), 0)
+    numbers = {name: np.int64(1) for name in [*pointers, "rows", "D"]}
+    run = emulator._machine("forward", None, None).run
+    with pytest.raises(gpu.EmulationError, match="block_sum knows one team, or teams of one warp"):
+        run("backward<64, 4, 4, 2, 1>", 1, 128, 2**14, {}, {}, numbers)
+
+
+@needs_nvrtc
+@pytest.mark.parametrize("arch", ["sm_75", "sm_80", "sm_90"])
+def test_by_default_both_sources_become_the_same_code(arch):
+    """A product and a difference are fused; without leave to do so, only fmaf is."""
+    from cupy.cuda import nvrtc
+
+    def code(source, *options):
+        program = nvrtc.createProgram(source, "layernorm.cu", (), ())
+        nvrtc.addNameExpression(program, "backward<32, 8, 4, 8, 2>")
+        nvrtc.compileProgram(program, (f"-arch={arch}", "-std=c++17", "-ftz=true", *options))
+        return nvrtc.getCUBIN(program)
+
+    fused = gpu.read_source()
+    old, new = "fmaf(gain[v].at[j], g[v].at[j], -near)", "gain[v].at[j] * g[v].at[j] - near"
+    assert fused.count(old) == 1
+    apart = fused.replace(old, new)
+    assert code(fused) == code(apart)
+    assert code(fused, "-fmad=false") != code(apart, "-fmad=false")
+
+
+@needs_nvrtc
+def test_what_becomes_of_roots():
+    roots = """template <int N> __global__ void roots(float *x)
+    {
+        x[0] = rsqrtf(x[0]);
+        x[1] = 1.0f / sqrtf(x[1]);
+    }"""
+    ptx = gpu.compile(kernels=["roots<1>"], source=roots)["roots<1>"].ptx
+    found = re.findall(r"\b(?:rsqrt|sqrt|rcp)[.\w]*(?=\.f32)", ptx)
+    assert found == ["rsqrt.approx.ftz", "sqrt.rn.ftz", "rcp.rn.ftz"]
+
+
+def predicted():
+    """Return {(pass, D): ((least, most) of H100 and H200, of T4)} from the lesson's table."""
+    row = r"^\| (\w+) (\d+) \| ([\d.]+)–([\d.]+) \| ([\d.]+)–([\d.]+) \|"
+    found = re.findall(row, TEXT, flags=re.M)
+    return {(w, int(D)): ((float(a), float(b)), (float(c), float(d))) for w, D, a, b, c, d in found}
+
+
+def test_predicted_speeds_follow_from_what_is_printed():
+    bands = predicted()
+    assert len(bands) == 6
+    said = re.findall(r"^(\w+) +(\d+): .* ([\d.]+) to ([\d.]+) of a copy$", PRINTED, flags=re.M)
+    said = {name: (int(D), float(least), float(most)) for name, D, least, most in said}
+    assert bands["backward", 4096][1] == said["T4"][1:] and said["T4"][0] == 4096
+    assert {said["H100"][0], said["H200"][0]} == {16384}
+    assert bands["backward", 16384][0] == (said["H200"][1], said["H100"][2])
+    (counted,) = re.findall(r"^backward_looping +([\d. ]+)$", PRINTED, flags=re.M)
+    x, dy, _, dx, _, sums = map(float, counted.split())
+    assert x + dy + dx == 6 * 4 and sums >= 4 * 4
+    assert bands["backward", 16384][1][1] <= 3 / (6 + 4)
+    assert bands["backward", 4096][0][1] <= 12 / 13
+
+
+@needs_nvrtc
+def test_what_is_lost():
+    def held(arch, way, D):
+        return gpu.occupancy(way, 2**25 // D, D, arch)
+
+    assert [held(arch, "forward", 4096).resident for arch in ("sm_75", "sm_90")] == [7, 9]
+    assert [held(arch, "forward", 16384).resident for arch in ("sm_75", "sm_90")] == [2, 2]
+    assert [held(arch, "backward", 4096).resident for arch in ("sm_75", "sm_90")] == [1, 4]
+    assert "looping" in held("sm_75", "backward", 16384).kernel
+    sums = {D: 16 * held("sm_90", "backward", D).blocks / (2**25 // D) for D in (4096, 16384)}
+    assert sums == {4096: 1, 16384: 1}
+    one_warp_a_row = held("sm_75", "backward", 1024)
+    assert one_warp_a_row.resident == 1 and "<32, 8, 4, 8," in one_warp_a_row.kernel
+    assert round(16 * held("sm_75", "backward", 4096).blocks / (2**25 // 4096), 1) == 0.8
+    for arch in ("sm_75", "sm_80", "sm_90"):
+        for D in (1024, 4096):
+            waves = held(arch, "backward", D).waves
+            assert waves / -(-waves // 1) > 0.9  # all blocks, or nearly, of each round
