@@ -650,7 +650,7 @@ class FakeFunction:
         held = {k: a for k, a in named.items() if isinstance(a, np.ndarray)}
         rest = {k: a for k, a in named.items() if k not in held}
         assert {type(a) for a in rest.values()} <= {np.int32, np.int64, np.float32}
-        emulator._machine("forward", None, {}).run(
+        emulator._machine("forward", None, None).run(
             self.name, *grid, *block, shared_mem, {}, held, rest
         )
 
@@ -799,7 +799,8 @@ def test_benchmark_of_the_fake(fake_bench, monkeypatch, tmp_path, capsys):
         bench.main(["--shapes", "9x32"])
 
 
-def test_tuning_of_the_fake(fake_bench, tmp_path, capsys):
+def test_tuning_of_the_fake(fake_bench, monkeypatch, tmp_path, capsys):
+    monkeypatch.setattr(bench, "REPEATS", 1)
     path = tmp_path / "tuned.json"
     assert bench.main(["--tune", "--save", str(path), "--shapes", "20x256"]) == 0
     measured = json.loads(path.read_text())["measured"]
