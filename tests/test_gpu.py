@@ -802,16 +802,26 @@ def test_benchmark_of_the_fake(fake_bench, monkeypatch, tmp_path, capsys):
 def test_tuning_of_the_fake(fake_bench, monkeypatch, tmp_path, capsys):
     monkeypatch.setattr(bench, "REPEATS", 1)
     path = tmp_path / "tuned.json"
-    assert bench.main(["--tune", "--save", str(path), "--shapes", "20x256"]) == 0
+    assert bench.main(["--tune", "--save", str(path), "--shapes", "20x128"]) == 0
     measured = json.loads(path.read_text())["measured"]
     names = [one["expression"] for one in measured]
-    assert {"forward<32, 2, 4>", "forward<64, 1, 4>", "backward<32, 2, 4, 8, 2>"} <= set(names)
+    assert {"forward<32, 1, 4>", "backward<32, 1, 4, 8, 2>", "backward<32, 1, 4, 8, 4>"} <= set(
+        names
+    )
     assert {one["waves"] for one in measured} == {1, 2, 3}
     assert {one["columns"] for one in measured} == {8, 16, 32}
     for one in measured:
         assert "failed" not in one and max(one["errors"].values()) <= PROMISE, one
         assert len(one["errors"]) == (1 if one["pass"] == "forward" else 3)
     assert capsys.readouterr().out.count(" waves ") == len(measured)
+
+
+def test_configurations_to_try():
+    def names(which):
+        return [one.expression for one in bench.candidates(which, 256, 4, 227 * 1024)]
+
+    assert names("forward") == ["forward<32, 2, 4>", "forward<64, 1, 4>"]
+    assert {"backward<32, 2, 4, 8, 2>", "backward<64, 1, 4, 1, 16>"} <= set(names("backward"))
 
 
 def test_minimum_bytes():
