@@ -719,7 +719,7 @@ def test_it_ends_without_the_one_that_started_it():
     code = compiled_emulator() + (
         "print(emulator._folder(), flush=True)\n"
         "source = 'extern \"C\" int pause(); __global__ void test() { while (true) pause(); }'\n"
-        "emulator.run('forward', source, None, 'test', 1, 1, 0, {}, {}, {}, 2)"
+        "emulator.run('forward', source, None, 'test', 1, 1, 0, {}, {}, {}, 3)"
     )
 
     def running():
