@@ -1,5 +1,6 @@
 """Kernels with a mistake in them: none may leave the emulator with right numbers and no word."""
 
+import functools
 import os
 import shutil
 import signal
@@ -11,10 +12,10 @@ import time
 
 import numpy as np
 import pytest
-from test_gpu import ORDERS, arrays, assert_promise, emulate
+from test_gpu import BACKWARD, ORDERS, arrays, assert_promise, emulate_backward_changed
 
 from lnlib import gpu
-from lnlib.gpu import emulator
+from lnlib.gpu import emulator, passes
 
 SOURCE = gpu.read_source()
 BARRIER = "    __syncthreads();\n"
@@ -206,7 +207,7 @@ MUTANTS = {
     "first rows of partial sums only": (
         "n < rows; n += THREADS / COLUMNS",
         "n < 1; n += THREADS / COLUMNS",
-        "backward",
+        "column_sums",
         WRONG,
     ),
     "overflow not noticed": ("square < 3e38f", "true", "forward", WRONG),
@@ -237,44 +238,47 @@ MUTANTS = {
 }
 
 
+@functools.cache
+def right_forward():
+    """Return 40 rows and what the forward pass makes of them, as it should."""
+    case = arrays((40, 900), offset=1e7)
+    return case, gpu.emulate_forward(*case[1:])
+
+
+def both_passes(kernel, source, order, sigma=1):
+    """Run both passes, with a source for one kernel; return what was given, and the results."""
+    if kernel in passes.FORWARD:
+        case = arrays((3, 900), offset=1e7 * sigma, sigma=sigma)
+        y, cache = gpu.emulate_forward(*case[1:], kernel=kernel, order=order, source=source)
+        return case, (y, *gpu.emulate_backward(case[0], cache, order=order))
+    case, (y, cache) = right_forward()
+    return case, (y, *emulate_backward_changed(source, kernel, case[0], cache, order))
+
+
 @pytest.mark.parametrize("name, order", [(m, ORDERS[k % 3]) for k, m in enumerate(MUTANTS)])
 def test_mutant_is_caught(name, order):
     old, new, kernel, message = MUTANTS[name]
     old, nth = old if isinstance(old, tuple) else (old, 0)
     source = mutate(old, new, nth)
-    case = dy, x, gamma, beta = arrays((3 if "forward" in kernel else 40, 900), offset=1e7)
-    if name == "overflow not noticed":
-        x *= np.float32(1e20)
-
-    def run():
-        if "forward" in kernel:
-            y, cache = gpu.emulate_forward(
-                x, gamma, beta, kernel=kernel, order=order, source=source
-            )
-            return y, *gpu.emulate_backward(dy, cache, order=order)
-        _, cache = gpu.emulate_forward(x, gamma, beta)
-        results = gpu.emulate_backward(dy, cache, kernel=kernel, order=order, source=source)
-        return gpu.emulate_forward(x, gamma, beta)[0], *results
-
     if message is WRONG:
-        results = run()
-        assert not name.startswith("overflow") or np.isfinite(results[0]).any()
+        overflow = name == "overflow not noticed"
+        case, results = both_passes(kernel, source, order, sigma=1e20 if overflow else 1)
+        assert not overflow or np.isfinite(results[0]).any()
         with pytest.raises(AssertionError):
             assert_promise(results, *case)
     else:
         with pytest.raises(gpu.EmulationError, match=message):
-            results = run()
+            _, results = both_passes(kernel, source, order)
             # In one order the block that takes itself for the last is the first: nan, no diagnosis.
             if name == "report forgotten" and order == "reverse":
                 assert np.isnan(results[2]).all()
                 raise gpu.EmulationError(message)
 
 
-def test_the_source_itself_passes_the_same_test():
-    for order in ORDERS:
-        for kernel in ("backward", "backward_single", "backward_atomic", "backward_looping"):
-            case = arrays((8, 300), offset=1e7)
-            assert_promise(emulate(*case, order=order, kernel=kernel), *case)
+@pytest.mark.parametrize("kernel", passes.FORWARD + tuple(BACKWARD))
+def test_the_source_itself_passes_the_same_test(kernel):
+    case, results = both_passes(kernel, SOURCE, "reverse")
+    assert_promise(results, *case)
 
 
 # ---- The words of CUDA, one small kernel each ----------------------------------------------------
@@ -291,6 +295,12 @@ def launch(body, parameters="float *out", arrays=(), threads=64, blocks=1, order
         numbers, seconds,
     )  # fmt: skip
     return out
+
+
+def one_of(bodies):
+    """Return a body that is one of these, whose number is an argument; each starts in line 4."""
+    parts = [f'case {k}: {{\n#line 4 "layernorm.cu"\n{b}\n}} break;' for k, b in enumerate(bodies)]
+    return "\n".join(["switch (which) {", *parts, "}"])
 
 
 LANES = np.arange(64)
@@ -333,9 +343,10 @@ WORDS = {  # body of a kernel: what the 64 threads leave in out
 
 @pytest.mark.parametrize("body", WORDS)
 def test_words(body, capfd):
-    shared = 1024 if "extern" in body else 0
+    given = {"which": np.int32(list(WORDS).index(body)), "shared": 1024 * ("extern" in body)}
     for order in ORDERS if "sync" in body else ["forward"]:
-        assert np.array_equal(launch(body, order=order, shared=shared), WORDS[body], equal_nan=True)
+        out = launch(one_of(WORDS), "float *out, int which", order=order, **given)
+        assert np.array_equal(out, WORDS[body], equal_nan=True)
     capsys = capfd.readouterr()
     assert capsys.out.startswith("out 1 2 3 4 5\n" if "printf" in body else "")
 
@@ -367,6 +378,8 @@ FAULTS = {  # body of a kernel: what the emulator says
     "out[t] = __shfl_xor_sync(t * 1.0f, ~0u, 1);":
         "thread 0, line 4: it is not in the mask of its own shuffle",
     "out[t] = __shfl_sync(~0u, t, 1, 12);": "the width of a shuffle is 1, .* or 32, not 12",
+}  # fmt: skip
+NOT_COMPILED = {  # the same
     "out[t] = __syncthread();":
         r"compile: layernorm.cu:4: error: .*__syncthread.*\n    out\[t\] = __syncthread\(\);",
     "out[t] = 1\n;out[t] = 2 out;": r"layernorm.cu:5: error: expected .*\n    ;out\[t\] = 2 out;",
@@ -377,7 +390,14 @@ FAULTS = {  # body of a kernel: what the emulator says
 
 @pytest.mark.parametrize("body", FAULTS)
 def test_faults(body):
+    which = np.int32(list(FAULTS).index(body))
     with pytest.raises(gpu.EmulationError, match=FAULTS[body]):
+        launch(one_of(FAULTS), "float *out, int which", which=which)
+
+
+@pytest.mark.parametrize("body", NOT_COMPILED)
+def test_what_does_not_compile(body):
+    with pytest.raises(gpu.EmulationError, match=NOT_COMPILED[body]):
         launch(body)
 
 
@@ -476,39 +496,38 @@ BLOCK_SUM = """
 """
 
 
+FENCES = {  # before and after the atomicAdd: what the emulator says
+    ("__threadfence(); __syncthreads();", "__syncthreads(); __threadfence();"): None,
+    (  # one thread's fence covers what the barrier has brought together
+        "__syncthreads(); if (t == 0) __threadfence();",
+        "if (t == 0) __threadfence(); __syncthreads();",
+    ): None,
+    ("__syncthreads();", "__syncthreads(); __threadfence();"): "no __threadfence before that",
+    ("__threadfence();", "__syncthreads(); __threadfence();"): "no barrier before that block's",
+    ("__threadfence(); __syncthreads();", "__syncthreads();"):
+        "no __threadfence between this block's atomicAdd and here",
+    (
+        "__threadfence(); __syncthreads(); if (t != 0) __threadfence();",
+        "__threadfence(); if (t == 0) __shfl_sync(1, t, 0); __syncthreads();",
+    ): None,
+}  # fmt: skip
+
+
 @pytest.mark.parametrize("order", ORDERS)
-@pytest.mark.parametrize(
-    "before, after, message",
-    [
-        ("__threadfence(); __syncthreads();", "__syncthreads(); __threadfence();", None),
-        (  # one thread's fence covers what the barrier has brought together
-            "__syncthreads(); if (t == 0) __threadfence();",
-            "if (t == 0) __threadfence(); __syncthreads();",
-            None,
-        ),
-        ("__syncthreads();", "__syncthreads(); __threadfence();", "no __threadfence before that"),
-        ("__threadfence();", "__syncthreads(); __threadfence();", "no barrier before that block's"),
-        (
-            "__threadfence(); __syncthreads();",
-            "__syncthreads();",
-            "no __threadfence between this block's atomicAdd and here",
-        ),
-        (
-            "__threadfence(); __syncthreads(); if (t != 0) __threadfence();",
-            "__threadfence(); if (t == 0) __shfl_sync(1, t, 0); __syncthreads();",
-            None,
-        ),
-    ],
-)
-def test_fences(before, after, message, order):
+@pytest.mark.parametrize("which", range(len(FENCES)))
+def test_fences(which, order):
+    message = list(FENCES.values())[which]
+    body = one_of(BLOCK_SUM.replace("{before}", b).replace("{after}", a) for b, a in FENCES)
     arrays = {"partial": np.zeros(192, np.float32), "counter": np.zeros(1, np.int32)}
-    body = BLOCK_SUM.replace("{before}", before).replace("{after}", after)
-    given = dict(parameters="float *out, float *partial, int *counter", arrays=arrays, blocks=3)
+    given = dict(
+        parameters="float *out, float *partial, int *counter, int which",
+        arrays=arrays, blocks=3, order=order, which=np.int32(which),
+    )  # fmt: skip
     if message is None:
-        assert np.array_equal(launch(body, order=order, **given), 3 * np.arange(64))
+        assert np.array_equal(launch(body, **given), 3 * np.arange(64))
     else:
         with pytest.raises(gpu.EmulationError, match=message):
-            launch(body, order=order, **given)
+            launch(body, **given)
 
 
 # ---- Numbers of two bytes ------------------------------------------------------------------------
@@ -544,26 +563,30 @@ def test_half_types():
 # ---- The profile ---------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    "index, sectors, elements",
-    [("t", 8, 64), ("2 * t", 16, 64), ("t * 8", 64, 64), ("t + 1", 10, 64), ("0", 2, 2)],
-)
-def test_sectors(index, sectors, elements):
-    counts = {}
+SECTORS = {"t": (8, 64), "2 * t": (16, 64), "t * 8": (64, 64), "t + 1": (10, 64), "0": (2, 2)}
+
+
+@pytest.mark.parametrize("index", SECTORS)
+def test_sectors(index):
+    counts, (sectors, elements) = {}, SECTORS[index]
     arrays = {"x": np.zeros(512, np.float32)}
-    launch(f"out[t] = x[{index}];", "float *out, const float *x", arrays, counts=counts)
+    body = one_of(f"out[t] = x[{i}];" for i in SECTORS)
+    which = np.int32(list(SECTORS).index(index))
+    launch(body, "float *out, const float *x, int which", arrays, counts=counts, which=which)
     assert counts["x"] == (4 * elements, 0, elements, 0, 2, sectors, 0)
     assert counts["out"] == (0, 256, 0, 64, 2, 8, 0)
 
 
-@pytest.mark.parametrize(
-    "index, conflicts",
-    [("t", 0), ("2 * t", 2), ("32 * (t % 32)", 2 * 31), ("33 * (t % 32)", 0), ("0", 0)],
-)
-def test_bank_conflicts(index, conflicts):
+CONFLICTS = {"t": 0, "2 * t": 2, "32 * (t % 32)": 2 * 31, "33 * (t % 32)": 0, "0": 0}
+
+
+@pytest.mark.parametrize("index", CONFLICTS)
+def test_bank_conflicts(index):
     counts = {}
-    launch(f"__shared__ float s[1056]; out[t] = s[{index}];", counts=counts)
-    assert counts["shared s"] == (0, 0, 0, 0, 2, 0, conflicts)
+    body = one_of(f"__shared__ float s[1056]; out[t] = s[{i}];" for i in CONFLICTS)
+    which = np.int32(list(CONFLICTS).index(index))
+    launch(body, "float *out, int which", counts=counts, which=which)
+    assert counts["shared s"] == (0, 0, 0, 0, 2, 0, CONFLICTS[index])
 
 
 def test_vectors_have_no_bank_conflicts():
@@ -647,8 +670,11 @@ def test_folder_that_runs_no_programs(monkeypatch):
 
 def test_folder_deleted():
     launch("out[t] = 1;")
-    shutil.rmtree(emulator._folder())
+    folder = emulator._folder()
+    kept = folder.rename(f"{folder}-kept")
     assert (launch("out[t] = 1;") == 1).all()
+    shutil.rmtree(folder)
+    kept.rename(folder)
 
 
 def test_first_use_by_many_threads():
@@ -667,9 +693,17 @@ def test_a_kernel_that_never_ends():
         launch("while (true) ;", seconds=1)
 
 
+def compiled_emulator():
+    """Return code that spares another Python its compilation."""
+    launch("out[t] = 1;")
+    return (
+        "import shutil\nfrom lnlib.gpu import emulator, EmulationError\n"
+        f"shutil.copy({str(emulator._folder() / 'emulator.o')!r}, emulator._folder())\n"
+    )
+
+
 def test_text_beyond_ascii_in_any_locale():
-    code = (
-        "from lnlib.gpu import emulator, EmulationError\n"
+    code = compiled_emulator() + (
         "source = '__global__ void test() { /* \\u00fc */ \"\\u00fc\" \\u00fc; }'\n"
         "try: emulator.run('forward', source, None, 'test', 1, 1, 0, {}, {}, {})\n"
         "except EmulationError as error: print(ascii(error))"
@@ -682,10 +716,10 @@ def test_text_beyond_ascii_in_any_locale():
 
 @pytest.mark.skipif(not shutil.which("pgrep"), reason="no pgrep")
 def test_it_ends_without_the_one_that_started_it():
-    code = (
-        "from lnlib.gpu import emulator\nprint(emulator._folder(), flush=True)\n"
-        "emulator.run('forward', '__global__ void test() { while (true) ; }', None, 'test', "
-        "1, 1, 0, {}, {}, {}, 3)"
+    code = compiled_emulator() + (
+        "print(emulator._folder(), flush=True)\n"
+        "source = 'extern \"C\" int pause(); __global__ void test() { while (true) pause(); }'\n"
+        "emulator.run('forward', source, None, 'test', 1, 1, 0, {}, {}, {}, 3)"
     )
 
     def running():
