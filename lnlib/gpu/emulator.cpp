@@ -1,15 +1,18 @@
 // The machine behind emulator.h: threads, the rules of memory, and a count of what is moved. It is
 // compiled once and linked to each kernel; one run of the program is one kernel launch.
 //
-// Every CUDA thread is a fiber: a function with a stack of its own that can stop in the middle
-// (swapcontext) and be resumed later. Blocks run one after the other. The threads of a block run in
-// the order asked for, each until it has to wait for others, at a barrier or in a shuffle.
+// Every CUDA thread is a fiber: a function with a stack of its own (makecontext) that can stop in the
+// middle and be resumed later (setjmp, longjmp: swapcontext would call the system each time). Blocks
+// run one after the other. The threads of a block run in the order asked for, each until it has to
+// wait for others, at a barrier or in a shuffle.
 // Arrays lie in a range of addresses of their own, far apart; what a kernel reads and writes there is
 // checked, and everything else is its threads' own.
 
+#undef _FORTIFY_SOURCE  // its longjmp refuses to go to another stack
 #define _XOPEN_SOURCE 700
 #define _DARWIN_C_SOURCE  // with the line above, what macOS wants to see before ucontext.h
 #include <fcntl.h>
+#include <setjmp.h>
 #include <signal.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -48,8 +51,10 @@ static const char *const PROGRAM = nullptr;
 enum State { READY, AT_BARRIER, IN_WARP, RETURNED };
 
 struct Thread {
-    ucontext_t context;
+    ucontext_t context;  // where it starts, and where it goes on
+    jmp_buf here;
     State state;
+    bool started;
     const char *file;  // of the source, and the line, where it waits
     int line;
     unsigned mask;     // for its warp: the lanes it waits for
@@ -69,7 +74,7 @@ const size_t STACK = 256 * 1024;
 const long MAX_STEPS = 20000000;
 static Thread threads[MAX_THREADS];
 static char *stacks;
-static ucontext_t scheduler;
+static jmp_buf scheduler;
 static int epoch;          // number of barriers this block has passed
 static unsigned now;       // counts fences and atomics
 static int votes[2];       // of __syncthreads_count
@@ -91,14 +96,26 @@ static void wait(State state, const char *file, int line)
     me.state = state;
     me.file = file;
     me.line = line;
-    swapcontext(&me.context, &scheduler);
+    if (!_setjmp(me.here))
+        _longjmp(scheduler, 1);
 }
 
 static void fiber()
 {
     kernel();
     self().state = RETURNED;
-    swapcontext(&self().context, &scheduler);
+    _longjmp(scheduler, 1);
+}
+
+// Let a thread go on until it waits or returns.
+static void resume(Thread &thread)
+{
+    if (_setjmp(scheduler))
+        return;
+    if (thread.started)
+        _longjmp(thread.here, 1);
+    thread.started = true;
+    setcontext(&thread.context);
 }
 
 void __syncthreads(const char *file, int line) { wait(AT_BARRIER, file, line); }
@@ -259,7 +276,7 @@ static void run_block(const int *order)
         for (int k = 0; k < count; k++)
             if (threads[order[k]].state == READY) {
                 threadIdx.x = order[k];
-                swapcontext(&scheduler, &threads[order[k]].context);
+                resume(threads[order[k]]);
                 progress = true;
             }
         for (int first = 0; first < count; first += 32)
