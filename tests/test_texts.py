@@ -96,3 +96,10 @@ def test_readme_names_every_module_of_the_core():
     text = markdown(ROOT / "README.md")
     names = [p.name for p in ROOT.glob("lnlib/*.py") if p.name != "__init__.py"]
     assert [name for name in names if f"(lnlib/{name})" not in text] == []
+
+
+def test_numbered_formulas_of_several_lines_are_for_the_book_too():
+    """Sphinx puts a formula with \\\\ into a "split", where MathJax takes no \\tag: \\cr will do."""
+    for path in sorted(ROOT.glob("notebooks/**/*.ipynb")):
+        for formula in re.findall(r"\$\$(.*?)\$\$", markdown(path), flags=re.S):
+            assert not (r"\\" in formula and r"\tag" in formula), (path.name, formula)

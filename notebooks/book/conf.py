@@ -1,5 +1,6 @@
 """The course as a book: sphinx-build -c notebooks/book notebooks _build/html."""
 
+import os
 from pathlib import Path
 
 project = "LayerNorm from scratch"
@@ -21,3 +22,8 @@ html_theme_options = {
     "navbar_persistent": [],
     "home_page_in_toc": True,
 }  # one search box, not two
+if repository := os.environ.get("GITHUB_REPOSITORY"):  # where GitHub's workflow builds the book
+    html_theme_options |= {
+        "repository_url": f"https://github.com/{repository}",
+        "use_repository_button": True,
+    }
