@@ -99,7 +99,7 @@ def test_readme_names_every_module_of_the_core():
 
 
 def test_numbered_formulas_of_several_lines_are_for_the_book_too():
-    """Sphinx puts a formula with \\\\ into a "split", where MathJax takes no \\tag: \\cr will do."""
+    """Sphinx puts formulas with \\\\ into a "split", which takes no \\tag; \\cr does as well."""
     for path in sorted(ROOT.glob("notebooks/**/*.ipynb")):
         for formula in re.findall(r"\$\$(.*?)\$\$", markdown(path), flags=re.S):
             assert not (r"\\" in formula and r"\tag" in formula), (path.name, formula)
