@@ -34,14 +34,10 @@ _WRAP.break_long_words = _WRAP.break_on_hyphens = False
 _AGAIN = "Run it again: "  # a call follows, which can be copied: this line is never broken
 
 
-_OTHER_WORDS = {  # of NumPy, for its errors that beginners often see
-    "The truth value of an array.*": (
-        "max, min, if and `and` want one number; np.maximum, np.where, & go by entries"
-    ),
-    ".*inhomogeneous shape.*": (
-        "is one of them a tuple, as a function with several results returns? Take one of it"
-    ),
-    "(could not be broadcast.*)": r"\1: is keepdims=True missing in a sum or a mean?",
+_OTHER_WORDS = {  # for errors of NumPy that beginners often see
+    "The truth value of an.*": "max, min and if want one number; np.maximum, np.where any number",
+    ".*inhomogeneous shape.*": "is one of them a tuple, from a function with several results?",
+    r"(.*shapes (\([\d,]+),\d+\) \2,?\))": r"\1: is keepdims=True missing in a mean?",
 }
 
 
@@ -212,10 +208,7 @@ def check(function):
         Printed, it says "right", "not done yet", or "wrong" and what is missing; "not checked"
         if that cannot be said here.
     """
-    try:
-        name = str(getattr(function, "__name__", type(function).__name__))
-    except Exception:
-        name = type(function).__name__
+    name = str(getattr(function, "__name__", type(function).__name__))
     if not callable(function):
         return _wrong(name, "Give check the function itself, without parentheses after its name.")
     if name not in load(name):
@@ -263,10 +256,10 @@ def _check(name, function, task):
     inform = [f"{', '.join(said[remark])}: {remark}" for remark in order if remark in said]
     if changed:
         start = "It" if inform else "The numbers are right, but it"
+        names = " and ".join(dict.fromkeys(changed))
         inform.append(
-            f"{start} changes {' and '.join(dict.fromkeys(changed))} in place (with -=, *=, out= "
-            "or an index on the left of =). The caller still needs the old values: make a new "
-            "array."
+            f"{start} changes {names} in place (with -=, *=, out= or an index on the left of =). "
+            "The caller still needs the old values: make a new array."
         )
     if wrong or changed:
         return _wrong(name, *inform, _again(name, task, first) if wrong else "")
@@ -360,7 +353,7 @@ def _what_was_raised(error, function):
 
 def _changed(given, before, right):
     """Return the names of the arguments whose arrays are not what they were."""
-    names = inspect.signature(right).parameters
+    names = [*inspect.signature(right).parameters] or len(given) * ["an argument"]
     return [name for name, a, b in zip(names, given, before) if not _same(a, b)]
 
 

@@ -15,7 +15,7 @@ class Terms(NamedTuple):
     Attributes
     ----------
     fronts, terms : str
-        Python expressions, separated by semicolons, of the exercise's arguments; mean and total
+        Python expressions, separated by semicolons, of the exercise's arguments; mean and sum
         are those of each row, with the axis kept.
     names : dict of str to str
         Other names in them -> expressions.
@@ -27,7 +27,7 @@ class Terms(NamedTuple):
 
     def values(self, known):
         """Return {front: {term: array}}; known: the values of all names but `names`."""
-        known = {"mean": row_mean, "total": lambda a: np.sum(a, axis=-1, keepdims=True)} | known
+        known = {"mean": row_mean, "sum": lambda a: np.sum(a, axis=-1, keepdims=True)} | known
         for name, text in self.names.items():
             known[name] = eval(text, known)
         fronts, terms = (
@@ -77,7 +77,9 @@ def describe(output, mine, right, labels, terms, rtol):
         return trouble
     wrong, text = where_wrong(mine, right, rtol), None
     if right[0].dtype != bool:
-        text = _as_multiple(mine, right, labels, rtol) if len(wrong) == len(mine) else None
+        text = None if any(map(np.any, mine)) else "zero everywhere."
+        if len(wrong) == len(mine) and (right[0].ndim or not terms):  # numbers: as a sum is better
+            text = text or _as_multiple(mine, right, labels, rtol)
         text = text or (_as_sum(terms, mine, right) if terms else None)
     return text or _largest_error(output, mine, right, labels, wrong, rtol)
 
@@ -110,8 +112,6 @@ def _factor(a, b, rtol):
 
 def _as_multiple(mine, right, labels, rtol):
     """Say which multiple of the right output this is in every case, or return None."""
-    if not any(map(np.any, mine)):
-        return "zero everywhere."
     factors = [_factor(a, b, rtol) for a, b in zip(mine, right)]
     if np.allclose(factors, -1):
         return "right, but for its sign."
@@ -171,7 +171,11 @@ def _as_sum(terms, mine, right):
         for name, f in factors.items()
     ).removeprefix("+ ")
     text = f"it is {written}." if front == "1" else f"it is {front} * ({written})."
-    differ = [name for name, f in factors.items() if right_factors.get(name) != f]
+    differ = [
+        f"the factor of {name}" if name in right_factors else name
+        for name, factor in factors.items()
+        if right_factors.get(name) != factor
+    ]
     differ += ["what stands in front"] * (front != right_front)
     missing = [name for name in right_factors if name not in factors]
     text += f" Not right in this: {', '.join(differ)}." if differ else ""
