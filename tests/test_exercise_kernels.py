@@ -49,9 +49,7 @@ def said(verdict):
     return " ".join(repr(verdict).split())
 
 
-@pytest.mark.parametrize(
-    "name, old, new, words", [(name, *change) for name, some in WRONG.items() for change in some]
-)
+@pytest.mark.parametrize("name, old, new, words", WRONG)
 def test_wrong_kernel_is_diagnosed(name, old, new, words):
     verdict = check(changed(name, (old, new)))
     assert verdict.status == "wrong" and words in said(verdict), verdict

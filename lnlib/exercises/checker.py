@@ -5,6 +5,7 @@ is the text that the solutions notebook shows; most mistakes are edits of it. A 
 compared with every mistake before anything else is said.
 """
 
+import contextlib
 import copy
 import difflib
 import html
@@ -21,7 +22,7 @@ from typing import NamedTuple
 import numpy as np
 
 from . import guard
-from .compare import NOT_DONE, BadResult, compare, values_of
+from .compare import NOT_DONE, RIGHT, BadResult, compare, values_of
 from .describe import Terms
 from .edits import axes_of, edits, functions_of
 
@@ -31,6 +32,13 @@ EXERCISES = {}  # name of the function -> Exercise; `load` fills it
 _WRAP = textwrap.TextWrapper(92, initial_indent="  ", subsequent_indent="    ")
 _WRAP.break_long_words = _WRAP.break_on_hyphens = False
 _AGAIN = "Run it again: "  # a call follows, which can be copied: this line is never broken
+
+
+_OTHER_WORDS = {  # for errors of NumPy that beginners often see
+    "The truth value of an.*": "max, min and if want one number; np.maximum, np.where any number",
+    ".*inhomogeneous shape.*": "is one of them a tuple, from a function with several results?",
+    r"(.*shapes (\([\d,]+),\d+\) \2,?\))": r"\1: is keepdims=True missing in a mean?",
+}
 
 
 class Exercise(NamedTuple):
@@ -75,7 +83,7 @@ class Exercise(NamedTuple):
 _SIGNS = {
     "right": ("✓", "#388e3c"),
     "wrong": ("✗", "#d32f2f"),
-    NOT_DONE: ("…", "#757575"),
+    "not done yet": ("…", "#757575"),
     "not checked": ("?", "#b26a00"),
 }
 
@@ -200,10 +208,7 @@ def check(function):
         Printed, it says "right", "not done yet", or "wrong" and what is missing; "not checked"
         if that cannot be said here.
     """
-    try:
-        name = str(getattr(function, "__name__", type(function).__name__))
-    except Exception:
-        name = type(function).__name__
+    name = str(getattr(function, "__name__", type(function).__name__))
     if not callable(function):
         return _wrong(name, "Give check the function itself, without parentheses after its name.")
     if name not in load(name):
@@ -241,28 +246,25 @@ def _check(name, function, task):
         code = _code_of(function)
         begun = code and (code.co_names or code.co_nlocals > code.co_argcount)
         hint = ("It returns nothing: is the return missing?",) if begun else ()
-        return Verdict(NOT_DONE, name, hint)
+        return Verdict("not done yet", name, hint)
     remarks, first = compare(task, cases, results)
-    said = {}  # what is wrong -> with which outputs
+    said = {}  # remark -> on which outputs
     for output, remark in remarks.items():
-        if remark not in (None, NOT_DONE):
-            said.setdefault(remark, []).append(output)
-    inform = [f"{', '.join(outputs)}: {remark}" for remark, outputs in said.items()]
-    inform += [f"{output}: {NOT_DONE}." for output in remarks if remarks[output] == NOT_DONE]
-    fine = [output for output, remark in remarks.items() if remark is None]
-    if fine and inform:
-        inform.append(f"{', '.join(fine)}: right.")
+        said.setdefault(remark, []).append(output)
+    wrong = [remark for remark in said if remark not in (RIGHT, NOT_DONE)]
+    order = (*wrong, NOT_DONE, RIGHT) if list(said) != [RIGHT] else ()
+    inform = [f"{', '.join(said[remark])}: {remark}" for remark in order if remark in said]
     if changed:
         start = "It" if inform else "The numbers are right, but it"
+        names = " and ".join(dict.fromkeys(changed))
         inform.append(
-            f"{start} changes {' and '.join(dict.fromkeys(changed))} in place (with -=, *=, out= "
-            "or an index on the left of =). The caller still needs the old values: make a new "
-            "array."
+            f"{start} changes {names} in place (with -=, *=, out= or an index on the left of =). "
+            "The caller still needs the old values: make a new array."
         )
-    if said or changed:
-        return _wrong(name, *inform, _again(name, task, first) if said else "")
+    if wrong or changed:
+        return _wrong(name, *inform, _again(name, task, first) if wrong else "")
     if inform:
-        return Verdict(NOT_DONE, name, tuple(inform))
+        return Verdict("not done yet", name, tuple(inform))
     try:
         judgement = task.judge(call)
     except BaseException as error:
@@ -279,7 +281,7 @@ def _stopped(name, error, function, task, number=None):
     if isinstance(error, NotChecked):
         return Verdict("not checked", name, (str(error),))
     if isinstance(error, NotImplementedError):
-        return Verdict(NOT_DONE, name, tuple(filter(None, [_text_of(error)])))
+        return Verdict("not done yet", name, tuple(filter(None, [_text_of(error)])))
     again = "" if number is None else _again(name, task, number)
     return _wrong(name, _what_was_raised(error, function), again)
 
@@ -316,13 +318,11 @@ def _signature_trouble(function, right):
     except Exception:  # a callable without a signature: see what happens
         return None
     mine = list(signature.parameters)
-    try:
+    with contextlib.suppress(TypeError):
         signature.bind(*expected)
-    except TypeError:
-        fits = False
-    else:
-        fits = mine == expected or set(mine) != set(expected)  # other names will do, in order
-    return None if fits else f"It must take ({', '.join(expected)}), and takes {signature}."
+        if mine == expected or set(mine) != set(expected):  # other names will do, in order
+            return None
+    return f"It must take ({', '.join(expected)}), and takes {signature}."
 
 
 def _text_of(error):
@@ -341,10 +341,8 @@ def _what_was_raised(error, function):
     if isinstance(error, guard.TooLong):
         return f"It was stopped after {guard.LIMIT:g} seconds: does one of its loops never end?"
     text = _text_of(error)
-    if text.startswith("The truth value of an array"):
-        text = "max, min, if and `and` want one number; np.maximum, np.where, & go by entries"
-    if "inhomogeneous shape" in text:
-        text = "is one of them a tuple, as a function with several results returns? Take one of it"
+    for said, words in _OTHER_WORDS.items():
+        text = re.sub(said, words, text)
     where, code, step = "", _code_of(function), error.__traceback__
     while step:
         if step.tb_frame.f_code is code:
@@ -355,7 +353,7 @@ def _what_was_raised(error, function):
 
 def _changed(given, before, right):
     """Return the names of the arguments whose arrays are not what they were."""
-    names = inspect.signature(right).parameters
+    names = [*inspect.signature(right).parameters] or len(given) * ["an argument"]
     return [name for name, a, b in zip(names, given, before) if not _same(a, b)]
 
 

@@ -4,9 +4,9 @@ import inspect
 
 import numpy as np
 
-from .describe import close, describe, shape_trouble
+from .describe import close, describe, keepdims_trouble, where_wrong
 
-NOT_DONE = "not done yet"
+RIGHT, NOT_DONE = "right.", "not done yet."
 
 
 class BadResult(Exception):
@@ -51,8 +51,7 @@ def _array(value, name):
         raise BadResult(f"returns for {name} a masked array, which hides some of its entries")
     array = np.asarray(value)
     if array.dtype.kind not in "biufc":
-        kind = "array of objects" if isinstance(value, np.ndarray) else type(value).__name__
-        raise BadResult(f"returns for {name} a value of type {kind}, not numbers")
+        raise BadResult(f"returns for {name} a value of type {type(value).__name__}, not numbers")
     return array.astype(np.float64 if array.dtype.kind in "iu" else array.dtype)  # a copy
 
 
@@ -69,8 +68,8 @@ def compare(task, cases, results):
 
     Returns
     -------
-    remarks : dict of str to (str or None)
-        For each output: None if it is right, NOT_DONE, or what is wrong.
+    remarks : dict of str to str
+        For each output: RIGHT, NOT_DONE, or what is wrong.
     first : int
         The first case in which something is not right.
     """
@@ -80,49 +79,37 @@ def compare(task, cases, results):
         returned = (function(*arguments) for arguments in cases.values())
         return list(zip(*(values_of(one, task.outputs) for one in returned), strict=True))
 
-    def same(some, others):
-        return all(close(a, b, task.rtol) for a, b in zip(some, others))
-
     right, mine = run(task.expected or task.right), list(zip(*results))
     done = [not any(value is None for value in values) for values in mine]
-    wrong = any(there and not same(*both) for there, *both in zip(done, mine, right))
+    wrong = [there and where_wrong(*both, task.rtol) for there, *both in zip(done, mine, right)]
     known = []  # (what is wrong, the outputs of who does that)
-    for text, mistake in task.mistakes if wrong else ():
+    for text, mistake in task.mistakes if any(wrong) else ():
         try:
             known.append((text, run(mistake)))
         except Exception:  # some inputs stop some mistakes
             continue
-    remarks, wrong_cases = {}, [len(cases)]
+    remarks, first = {}, [bad[0] for bad in wrong if bad]
     for k, output in enumerate(task.outputs):
-        if not done[k]:
-            some = [i for i, value in enumerate(mine[k]) if value is None]
+        if wrong[k]:
+            remarks[output] = _what_is_wrong(k, task, cases, mine, right, known, wrong)
+        elif done[k]:
+            remarks[output] = RIGHT if task.prepare else _type_trouble(mine[k], right[k]) or RIGHT
+        elif all(value is None for value in mine[k]):
             remarks[output] = NOT_DONE
-            if len(some) < len(cases):
-                wrong_cases.append(some[0])
-                remarks[output] = f"nothing for {list(cases)[some[0]]}: is a return missing?"
-        elif same(mine[k], right[k]):
-            remarks[output] = None if task.prepare else _type_trouble(mine[k], right[k])
         else:
-            remarks[output] = _what_is_wrong(k, task, cases, mine, right, known, done)
-            wrong_cases.append(_first_wrong(mine[k], right[k], task.rtol))
-    return remarks, min(wrong_cases) % len(cases)
+            first.append(next(i for i, value in enumerate(mine[k]) if value is None))
+            remarks[output] = f"nothing for {list(cases)[first[-1]]}: is a return missing?"
+    return remarks, min(first, default=0)
 
 
-def _first_wrong(some, others, rtol):
-    return next(i for i, (a, b) in enumerate(zip(some, others)) if not close(a, b, rtol))
-
-
-def _what_is_wrong(k, task, cases, mine, right, known, done):
+def _what_is_wrong(k, task, cases, mine, right, known, wrong):
     """Return what is wrong with output k: another output, a known mistake, or how it differs."""
-    text, theirs, whole = _known_mistake(k, mine, right, known, done, task.rtol)
-    for name, values, own, there in zip(task.outputs, right, mine, done):
-        if there and not whole and all(close(a, b, task.rtol) for a, b in zip(mine[k], values)):
-            if not all(close(a, b, task.rtol) for a, b in zip(own, values)):
-                asked = ", ".join(task.outputs)
-                return f"this is what {name} should be; the order is {asked}."
+    text, theirs, whole = _known_mistake(k, mine, right, known, task.rtol)
+    for name, values, bad in zip(task.outputs, right, wrong):
+        if bad and not whole and not where_wrong(mine[k], values, task.rtol):
+            return f"this is what {name} should be; the order is {', '.join(task.outputs)}."
     if text:
-        trouble = shape_trouble(mine[k], theirs, cases)
-        trouble = trouble and shape_trouble(mine[k], right[k], cases)
+        trouble = keepdims_trouble(mine[k][0], theirs[0])
         return f"{text} Also: {trouble}" if trouble else text
     names, others = inspect.signature(task.right).parameters, task.right.__globals__
     terms = task.terms and [
@@ -131,42 +118,28 @@ def _what_is_wrong(k, task, cases, mine, right, known, done):
     return describe(task.outputs[k], mine[k], right[k], list(cases), terms, task.rtol)
 
 
-def _squeezed(arrays):
-    """Return the arrays without axes of length 1: a mistake is the same with keepdims."""
-    return [a.squeeze() for a in arrays]
-
-
-def _known_mistake(k, mine, right, known, done, rtol):
+def _known_mistake(k, mine, right, known, rtol):
     """Return the mistake that explains output k, its output, and whether it explains all outputs.
 
-    If none does so in every case: the only one that explains the first case that is wrong, for two
-    mistakes at once of which one does not show there. If there is none, None comes first.
+    Of several, the one that explains most outputs; None comes first if there is none.
     """
 
     def alike(some, others):
-        return all(close(a, b, rtol) for a, b in zip(_squeezed(some), _squeezed(others)))
+        """Say if they agree but for axes of length 1: a mistake is the same with keepdims."""
+        pairs = zip(some, others)
+        return all(a is not None and close(a.squeeze(), b.squeeze(), rtol) for a, b in pairs)
 
-    fits = []
+    best, most = (None, None), 0
     for text, theirs in known:
         if alike(mine[k], theirs[k]) and not alike(theirs[k], right[k]):
-            whole = all(alike(a, b) for a, b, there in zip(mine, theirs, done) if there)
-            fits.append((text, theirs[k], whole))
-    if fits:
-        return max(fits, key=lambda fit: fit[2])
-    bad = _first_wrong(mine[k], right[k], rtol)
-    if right[k][bad].size > 1 and np.all(np.isfinite(mine[k][bad])):  # one number proves little
-        found = {
-            text: theirs[k] for text, theirs in known if close(mine[k][bad], theirs[k][bad], rtol)
-        }
-        if len(found) == 1:
-            return *found.popitem(), False
-    return None, None, False
+            explained = sum(map(alike, mine, theirs))
+            if explained > most:
+                best, most = (text, theirs[k]), explained
+    return *best, most == len(mine)
 
 
 def _type_trouble(mine, right):
     for a, b in zip(mine, right):
-        if a.dtype.kind == "c" != b.dtype.kind:
-            return "complex numbers where real ones are asked."
-        if a.dtype.kind == b.dtype.kind == "f" and a.dtype != b.dtype:
+        if a.dtype.kind in "fc" and b.dtype.kind in "fc" and a.dtype != b.dtype:
             return f"right, but {a.dtype}; the input is {b.dtype}."
     return None

@@ -40,7 +40,18 @@ def layers(*shape):
     }
 
 
-def _backward(dy, x_hat, rstd, gamma):
+def of_layers(names, *shape):
+    """Return the cases {what is special: the named fields of a Layer or its cache}, as called."""
+
+    def cases():
+        fields = {label: a._asdict() | a.cache._asdict() for label, a in layers(*shape).items()}
+        return {label: tuple(a[name] for name in names.split()) for label, a in fields.items()}
+
+    return cases
+
+
+def _backward(dy, cache):
+    x_hat, rstd, gamma = cache
     rows = tuple(range(dy.ndim - 1))
     g = gamma * dy  # (B, T, D)
     mean_g = g.mean(axis=-1, keepdims=True)  # (B, T, 1)
@@ -53,6 +64,7 @@ SLIPS = axes_of(_backward) | edits("""
     .mean( => .sum(  # sums where the two means along the row belong.
     mean_g = g.mean( => mean_g = g.sum(  # the first mean is a sum.
     rstd * (g - mean_g => (rstd * g - mean_g  # rstd multiplies the first term only, not all three.
+    .sum(axis=rows) =>  # not summed: every row uses the same gamma and beta, so the rows add up.
     (dy * x_hat).sum( => (g * x_hat).sum(
     dy.sum( => g.sum(  # summed from g = gamma * dy; gamma and beta come after x_hat, so sum dy.
     (dy * x_hat).sum( => (dy * x_hat).mean(  # the mean over the rows, where they are added up.
@@ -73,11 +85,8 @@ def museum(as_cache, outputs=slice(None)):
     def mistake(backward):
         return lambda dy, *kept: backward(dy, as_cache(*kept))[outputs]
 
-    def slip(backward):
-        return mistake(lambda dy, cache: backward(dy, *cache))
-
     wrong = {f"{bug.name}. Forgotten: {bug.forgets}.": mistake(bug.backward) for bug in BUGS}
-    return wrong | {text: slip(backward) for text, backward in functions_of(SLIPS, _backward)}
+    return wrong | {text: mistake(backward) for text, backward in functions_of(SLIPS, _backward)}
 
 
 DX_TERMS = Terms(  # of which dx, right or wrong, is usually a sum

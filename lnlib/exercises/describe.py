@@ -15,7 +15,7 @@ class Terms(NamedTuple):
     Attributes
     ----------
     fronts, terms : str
-        Python expressions, separated by semicolons, of the exercise's arguments; mean and total
+        Python expressions, separated by semicolons, of the exercise's arguments; mean and sum
         are those of each row, with the axis kept.
     names : dict of str to str
         Other names in them -> expressions.
@@ -27,7 +27,7 @@ class Terms(NamedTuple):
 
     def values(self, known):
         """Return {front: {term: array}}; known: the values of all names but `names`."""
-        known = {"mean": row_mean, "total": lambda a: np.sum(a, axis=-1, keepdims=True)} | known
+        known = {"mean": row_mean, "sum": lambda a: np.sum(a, axis=-1, keepdims=True)} | known
         for name, text in self.names.items():
             known[name] = eval(text, known)
         fronts, terms = (
@@ -49,6 +49,11 @@ def close(a, b, rtol):
     return bool(np.all(agree))
 
 
+def where_wrong(some, others, rtol):
+    """Return the numbers of the cases in which two outputs are not close."""
+    return [i for i, (a, b) in enumerate(zip(some, others)) if not close(a, b, rtol)]
+
+
 def describe(output, mine, right, labels, terms, rtol):
     """Describe an output that is wrong.
 
@@ -68,26 +73,35 @@ def describe(output, mine, right, labels, terms, rtol):
     -------
     str
     """
-    if trouble := shape_trouble(mine, right, labels):
+    if trouble := _shape_trouble(mine, right, labels):
         return trouble
-    fits = [close(a, b, rtol) for a, b in zip(mine, right)]
-    text = None
+    wrong, text = where_wrong(mine, right, rtol), None
     if right[0].dtype != bool:
-        text = None if any(fits) else _as_multiple(mine, right, labels, rtol)
+        text = None if any(map(np.any, mine)) else "zero everywhere."
+        if len(wrong) == len(mine) and (right[0].ndim or not terms):  # numbers: as a sum is better
+            text = text or _as_multiple(mine, right, labels, rtol)
         text = text or (_as_sum(terms, mine, right) if terms else None)
-    return text or _largest_error(output, mine, right, labels, fits, rtol)
+    return text or _largest_error(output, mine, right, labels, wrong, rtol)
 
 
-def shape_trouble(mine, right, labels):
+def _shape_trouble(mine, right, labels):
     """Say what is wrong with the shape, or return None."""
-    wrong = [a.shape != b.shape for a, b in zip(mine, right)]
-    for a, b, label in zip(mine, right, labels):
-        if a.shape != b.shape:
-            case = "" if all(wrong) else f"for {label} "
-            kept = b.squeeze().shape == a.squeeze().shape and a.ndim < b.ndim
-            hint = " An axis of length 1 is missing: keepdims=True keeps it." if kept else ""
-            return f"{case}shape {a.shape} where {b.shape} is asked.{hint}"
-    return None
+    wrong = [i for i, (a, b) in enumerate(zip(mine, right)) if a.shape != b.shape]
+    if not wrong:
+        return None
+    a, b = mine[wrong[0]], right[wrong[0]]
+    case = "" if len(wrong) == len(mine) else f"for {labels[wrong[0]]} "
+    trouble = keepdims_trouble(a, b)
+    return f"{case}shape {a.shape} where {b.shape} is asked{f': {trouble}' if trouble else '.'}"
+
+
+def keepdims_trouble(a, b):
+    """Say if a has fewer or more axes of length 1 than b, or return None."""
+    if a.ndim == b.ndim or a.squeeze().shape != b.squeeze().shape:
+        return None
+    if a.ndim < b.ndim:
+        return "an axis of length 1 is missing, which keepdims=True keeps."
+    return "an axis of length 1 is too many; keepdims=True keeps such axes."
 
 
 def _factor(a, b, rtol):
@@ -98,8 +112,6 @@ def _factor(a, b, rtol):
 
 def _as_multiple(mine, right, labels, rtol):
     """Say which multiple of the right output this is in every case, or return None."""
-    if not any(map(np.any, mine)):
-        return "zero everywhere."
     factors = [_factor(a, b, rtol) for a, b in zip(mine, right)]
     if np.allclose(factors, -1):
         return "right, but for its sign."
@@ -112,13 +124,12 @@ def _as_multiple(mine, right, labels, rtol):
     return None
 
 
-def _largest_error(output, mine, right, labels, fits, rtol):
+def _largest_error(output, mine, right, labels, wrong, rtol):
     """Say which cases are right and where the largest error of the first wrong one is."""
-    passed = [label for label, fit in zip(labels, fits) if fit]
-    bad = fits.index(False)
-    a, b = mine[bad], right[bad]
-    listed = ", for ".join(passed) if len(passed) < 4 else f"{len(passed)} of {len(fits)} inputs"
-    text = f"right for {listed}, but for {labels[bad]}" if passed else f"for {labels[bad]}"
+    passed = [label for i, label in enumerate(labels) if i not in wrong]
+    a, b, label = mine[wrong[0]], right[wrong[0]], labels[wrong[0]]
+    listed = ", for ".join(passed) if len(passed) < 4 else f"{len(passed)} of {len(mine)} inputs"
+    text = f"right for {listed}, but for {label}" if passed else f"for {label}"
     if not b.ndim:
         return f"{text}: {differing_digits(a[()], b[()])}"
     factor = np.nan if b.dtype == bool else _factor(a, b, rtol)
@@ -128,12 +139,11 @@ def _largest_error(output, mine, right, labels, fits, rtol):
     error = np.abs(a - b * 1.0) / np.where(size > 0, size, 1)
     at = np.unravel_index(np.argmax(np.where(np.isnan(error), np.inf, error)), error.shape)
     place = f"{output}[{', '.join(map(str, at))}]"
-    shape = f" (shape {b.shape})" if str(b.shape) not in labels[bad] else ""
+    shape = f" (shape {b.shape})" if str(b.shape) not in label else ""
     text += f"{shape} the largest error is at {place}: {differing_digits(a[at], b[at])}"
     if error[at] < 1e-5:
-        text += (
-            f" All errors are below {10 ** np.ceil(np.log10(error[at])):.0e} of the row's largest."
-        )
+        below = 10 ** np.ceil(np.log10(error[at]))
+        text += f" All errors are below {below:.0e} of the row's largest."
         if error[at] > 1e-9 == rtol:  # of formulas in float64
             text += " Was something rounded to float32, an eps added, or another step taken?"
     return text
@@ -161,13 +171,15 @@ def _as_sum(terms, mine, right):
         for name, f in factors.items()
     ).removeprefix("+ ")
     text = f"it is {written}." if front == "1" else f"it is {front} * ({written})."
-    if not factors.keys() & right_factors.keys():
-        return text
-    differ = [name for name, f in factors.items() if right_factors.get(name) != f]
+    differ = [
+        f"the factor of {name}" if name in right_factors else name
+        for name, factor in factors.items()
+        if right_factors.get(name) != factor
+    ]
     differ += ["what stands in front"] * (front != right_front)
-    missing = len(right_factors.keys() - factors.keys())
+    missing = [name for name in right_factors if name not in factors]
     text += f" Not right in this: {', '.join(differ)}." if differ else ""
-    return text + (f" Missing: {missing} term{'s' * (missing > 1)}." if missing else "")
+    return text + (f" Missing: {', '.join(missing)}." if missing else "")
 
 
 def _fit(terms, values):

@@ -5,14 +5,14 @@ import inspect
 import re
 
 AXES = {  # mistakes that are made wherever an axis is given -> the edit
-    "it goes over axis 0, not along each row (axis=-1).": ("axis=-1", "axis=0"),
-    "it goes over axis 1, not along each row (axis=-1).": ("axis=-1", "axis=1"),
-    "it goes over axes 0 and 1, not along each row (axis=-1).": ("axis=-1", "axis=(0, 1)"),
-    "it goes over the whole array, not along each row (axis=-1).": ("axis=-1", "axis=None"),
-    "it goes over axis 0 alone, not over axes 0 and 1.": ("axis=(0, 1)", "axis=0"),
-    "it goes over axis 1 alone, not over axes 0 and 1.": ("axis=(0, 1)", "axis=1"),
-    "it goes along each row (axis=-1), not over axes 0 and 1.": ("axis=(0, 1)", "axis=-1"),
-    "it goes over the whole array, not over axes 0 and 1.": ("axis=(0, 1)", "axis=None"),
+    "it goes over axis 0 and mixes rows; a row lies along axis=-1.": ("axis=-1", "axis=0"),
+    "it goes over axis 1 and mixes the T rows; a row lies along axis=-1.": ("axis=-1", "axis=1"),
+    "it goes over axes 0 and 1 and mixes rows; a row is axis=-1.": ("axis=-1", "axis=(0, 1)"),
+    "it goes over the whole array; each row (axis=-1) has its own.": ("axis=-1", "axis=None"),
+    "it goes over axis 0 alone; the rows have two axes, 0 and 1.": ("axis=(0, 1)", "axis=0"),
+    "it goes over axis 1 alone; the rows have two axes, 0 and 1.": ("axis=(0, 1)", "axis=1"),
+    "it goes along each row (axis=-1); the rows have axes 0 and 1.": ("axis=(0, 1)", "axis=-1"),
+    "it goes over the whole array; the rows have axes 0 and 1.": ("axis=(0, 1)", "axis=None"),
 }
 ENTRY = re.compile(r"((?:^ {4}\S.*? =>.*\n)+)((?:^ {8}\S.*\n)+)", re.M)
 

@@ -10,14 +10,11 @@ from .checker import NotChecked
 from .compare import BadResult
 
 ORDERS = "forward", "reverse", 1  # a kernel must not care who comes first
-UNWRITTEN = 0x7FC0DEAD  # the bits of a NaN that no arithmetic gives
 
 LINES = {  # never right, wherever it stands -> what is wrong with it
     r"\b(?!__syncthreads\b)_*sync_?threads?\b": "the barrier is called __syncthreads",
     r"[\w)\]]\s*\*\*\s*[\d(]": "C++ has no **, a square is c * c",
-    r"(^|[;{}])\s*#(?!\s*(define|undef|include|if|el|endif|pragma|error|warning|line))": (
-        "a comment begins with //"
-    ),
+    r"(^|[;{}])\s*#(?!\s*(define|if|el|endif|pragma))": "a comment begins with //",
     r"__shfl(_xor|_up|_down)?\s*\(|__shfl_\w*sync\s*\([^,()]*,([^,()]*\)|\s*(0x[fF]+|~0)u?\b)": (
         "a shuffle is __shfl_xor_sync(0xffffffff, value, bits), with the mask first"
     ),
@@ -35,20 +32,9 @@ MESSAGES = {  # of g++ or clang++ -> in other words; {} is the name that stands 
     r"no matching function for call to ['‘](\w+)": (
         "{0} does not take these arguments, or misses THREADS, as in {0}<THREADS>(...)"
     ),
-    r"(no match|invalid operands|cannot convert|no viable|conversion).*(Vector|overloaded)": (
-        "a vector is no number: .at[j] is one number of it"
-    ),
+    r"(no match|invalid|convert|viable).*(Vector|overloaded)": "a vector is no number: .at[j] is",
 }
-OUTSIDE = {
-    "out of range|any order": (
-        "Each row begins at start and has `vectors` vectors, and the threads together may have "
-        "more registers: store only where i < vectors"
-    ),
-}
-
-
-class Stopped(BadResult):
-    """Raised for source that does not compile, or that the emulator stops."""
+OUTSIDE = {"out of range|any order": "Rows begin at start: store there, and only where i < vectors"}
 
 
 def code_of(text):
@@ -81,50 +67,35 @@ def source_of(text, name):
     if isinstance(text, str) and "your turn" in text:
         raise NotImplementedError("The line with the words “your turn” is still in the text.")
     if not isinstance(text, str):
-        many = isinstance(text, tuple | list)
-        got = f"{len(text)} values" if many else f"a {type(text).__name__}"
-        raise BadResult(f"returns {got}, not one text with CUDA source")
+        raise BadResult(f"returns a {type(text).__name__}, not one text with CUDA source")
     text = text.lstrip("\n")
     code = code_of(text)
     if not re.search(rf"\b{name}\s*\(", code):
         raise BadResult(f"returns a text without the function {name}")
-    if trouble := _parentheses(code) or _heads(code):
+    if trouble := not re.search(r"#\s*(if|define)", code) and _trouble(code):  # those may hide it
         raise BadResult(f"returns a text {trouble}")
     if not emulator.available():
         raise NotChecked(emulator.status())
     return text
 
 
-def _parentheses(code):
-    """Say which are not closed, or None; with #if an opening one may stand in both branches."""
-    for left, right in () if re.search(r"^\s*#\s*if", code, re.M) else ("{}", "()", "[]"):
+def _trouble(code):
+    """Say what is wrong with parentheses and with the heads of functions, or return None."""
+    for left, right in "{}", "()", "[]":
         opened, closed = code.count(left), code.count(right)
         if opened != closed:
             return f"with {opened} {left} and {closed} {right}: one is missing or too many"
-
-
-def _heads(code):
-    """Say which function threads cannot call, or None."""
-    if re.search(r"#\s*define.*__device__", code):  # by another name
-        return None
-    code = re.sub(r"^[ \t]*#(?:.*\\\n)*.*", "", code, flags=re.M)
-    heads = _without(r"\{[^{}]*\}", "\0", code).split("\0")[:-1]
-    for head in heads:
-        head = _without(r"\([^()]*\)", "@", head.rpartition(";")[2])
-        name = re.search(r"(\w+)\s*@\s*$", head)
+    while (shorter := re.sub(r"\{[^{}]*\}", "\0", code)) != code:  # bodies become marks
+        code = shorter
+    for head in code.split("\0")[:-1]:
+        name = re.search(r"(\w+)\s*\([^;]*\)\s*$", head)
         if name and "__device__" not in head and "__global__" not in head:
             return f"in which {name[1]} has no __device__ in front"
         if name and "__global__" in head and not re.search(r"\bvoid\b", head):
-            return (
-                f"in which {name[1]} is __global__, a kernel, and those return nothing: "
-                "a function that threads call is __device__"
-            )
+            return f"in which {name[1]} is __global__, a kernel: what threads call is __device__"
 
 
-def _without(innermost, mark, text):
-    while (shorter := re.sub(innermost, mark, text)) != text:
-        text = shorter
-    return text
+UNFILLED = "only NaN: nobody writes it, or what += adds to, and registers, never got a value."
 
 
 def launch(pieces, kernel, blocks, threads, inputs, outputs, numbers, counts=None, hints=OUTSIDE):
@@ -148,7 +119,7 @@ def launch(pieces, kernel, blocks, threads, inputs, outputs, numbers, counts=Non
 
     Raises
     ------
-    Stopped
+    BadResult
         With what the emulator says: the lines that it names are those of the learner's source.
     NotChecked
         If the source has something in it that the emulator does not know.
@@ -156,10 +127,7 @@ def launch(pieces, kernel, blocks, threads, inputs, outputs, numbers, counts=Non
     before, yours, after = pieces
     source = f'{before}\n#line 1 "your source"\n{yours}\n#line 1 "the check"\n{after}\n'
     for order in ORDERS:
-        results = {
-            name: np.full(shape, UNWRITTEN, np.uint32).view(np.float32)
-            for name, shape in outputs.items()
-        }
+        results = {k: np.full(shape, np.nan, np.float32) for k, shape in outputs.items()}
         traffic = {}
         try:
             emulator.run(
@@ -169,26 +137,12 @@ def launch(pieces, kernel, blocks, threads, inputs, outputs, numbers, counts=Non
         except gpu.EmulationError as error:
             said = in_other_words(str(error), kernel, yours)
             more = [f". {hint}" for words, hint in hints.items() if re.search(words, said)]
-            raise Stopped(said + "".join(more[:1])) from None
+            raise BadResult(said + "".join(more[:1])) from None
         except gpu.Unsupported as error:
-            said = str(error)
-            raise NotChecked(
-                f"{said[0].upper()}{said[1:]}. It may be right: this check cannot tell."
-            ) from None
+            raise NotChecked(f"It may be right: this check cannot tell, as {error}.") from None
         if counts is not None:
             counts.update(traffic)
     return results
-
-
-def refuse_nan(results, *names):
-    """Raise Stopped for an output that is NaN wherever it is written."""
-    for name in names:
-        written = results[name][results[name].view(np.uint32) != UNWRITTEN]
-        if written.size and np.isnan(written).all():
-            raise Stopped(
-                f"writes {name}, but only NaN: something in it never got a value. What += adds to, "
-                "and the registers of an array, hold anything until you set them"
-            )
 
 
 def in_other_words(said, kernel, source):
@@ -203,17 +157,18 @@ def in_other_words(said, kernel, source):
     """
     said = re.sub(r"[^\s'\"]*/(?=\S)", "", said.strip().splitlines()[0])  # no folders
     lines = source.splitlines()
-    hint = None
-    for k, line in enumerate(code_of(source).splitlines()):
-        for pattern, words in LINES.items():
-            if not hint and re.search(pattern, line):
-                hint = f"line {k + 1}, {lines[k].strip()}: {words}"
+    hints = [
+        f"line {k + 1}, {lines[k].strip()}: {words}"
+        for k, line in enumerate(code_of(source).splitlines())
+        for pattern, words in LINES.items()
+        if re.search(pattern, line)
+    ]
     if "does not compile" not in said:
         said = said.replace(f"{kernel}: ", "fails in the emulator: ", 1).removeprefix(f"{kernel} ")
-        return f"{said}. And {hint}" if hint else said
+        return f"{said}. And {hints[0]}" if hints else said
     place = re.search(r"your source:(\d+): error: (.*)", said)
-    if hint or not place:
-        return f"does not compile: {hint}" if hint else said.removeprefix(f"{kernel} ")
+    if hints or not place:
+        return f"does not compile: {hints[0]}" if hints else said.removeprefix(f"{kernel} ")
     number, message = int(place[1]), place[2]
     line = lines[number - 1].strip() if number <= len(lines) else ""
     for pattern, words in MESSAGES.items():

@@ -21,6 +21,7 @@ def row_mean(x):
 
 @exercise("dbeta", _x)
 @mistakes("""
+    .sum(axis=(0, 1)) =>  # not summed: every row got the same values, so their gradients add up.
     sum => mean  # the mean over the rows. Broadcast values get the sum, not divided by B T.
 """)
 def shift_backward(dy):
@@ -31,7 +32,7 @@ def shift_backward(dy):
 @exercise("dx", lambda: {"D = 5": (layer(3, 2, 3, 1).dy, 5), "D = 7": (layer(4, 4, 2, 1).dy, 7)})
 @mistakes("""
     / D =>  # the 1/D of the mean is missing.
-    np.repeat(dm, D, axis=-1) => dm  # dx must have the shape of x: D entries a row.
+    np.repeat(dm, D, axis=-1) => dm  # it must have the shape of x: D entries a row.
     / D => / dm.size  # divided by the number of rows; each mean is over the D entries of a row.
 """)
 def mean_backward(dm, D):

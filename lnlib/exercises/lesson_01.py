@@ -4,7 +4,7 @@ import numpy as np
 
 from ..layernorm import LayerNormCache
 from .checker import exercise, mistakes
-from .data import DX_TERMS, layers, museum
+from .data import DX_TERMS, layers, museum, of_layers
 from .describe import Terms
 
 JACOBIAN_TERMS = Terms(
@@ -15,17 +15,10 @@ JACOBIAN_TERMS = Terms(
 )
 
 
-@exercise(
-    "jacobian",
-    lambda: {k: (a.cache.x_hat, a.cache.rstd, a.gamma) for k, a in layers(5).items()},
-    terms=JACOBIAN_TERMS,
-)
+@exercise("jacobian", of_layers("x_hat rstd gamma", 5), terms=JACOBIAN_TERMS)
 @mistakes("""
     gamma[:, None] * J => J  # gamma is missing.
     gamma[:, None] * J => gamma * J  # gamma_i belongs to y_i, to the rows; here it is on columns.
-    - 1 / D - => -  # the term through the mean is missing.
-    - np.outer(x_hat, x_hat) / D =>  # the term through the variance is missing.
-    - 1 / D - np.outer(x_hat, x_hat) / D =>  # the mean and the variance depend on x, too.
     np.outer(x_hat, x_hat) => x_hat @ x_hat  # a number; all products are needed: np.outer.
     np.outer(x_hat, x_hat) => x_hat * x_hat  # a row of squares; all products are needed: np.outer.
 """)
@@ -36,14 +29,9 @@ def jacobian_of_y(x_hat, rstd, gamma):
     return gamma[:, None] * J  # (D, D)
 
 
-@exercise(
-    "dx",
-    lambda: {k: (a.dy,) for k, a in layers(2, 3, 5).items()},
-    terms=Terms("1", "dz; mean(dz); total(dz); dz / dz.shape[-1]"),
-)
+@exercise("dx", of_layers("dy", 2, 3, 5), terms=Terms("1", "dz; mean(dz); sum(dz)"))
 @mistakes("""
     - dz.mean(axis=-1, keepdims=True) =>  # the route through the mean is missing.
-    dz.mean => dz.sum  # the sum of each row is subtracted where its mean belongs.
     .mean(axis=-1, keepdims=True) => / dz.shape[-1]  # every z_i moves with x_j, not z_j alone.
 """)
 def centre_backward(dz):
@@ -51,11 +39,7 @@ def centre_backward(dz):
     return dz - dz.mean(axis=-1, keepdims=True)  # (B, T, D)
 
 
-@exercise(
-    "dx",
-    lambda: {k: (a.dy, *a.cache[:2], a.gamma) for k, a in layers(5).items()},
-    terms=DX_TERMS,
-)
+@exercise("dx", of_layers("dy x_hat rstd gamma", 5), terms=DX_TERMS)
 @mistakes(museum(LayerNormCache, outputs=0))
 def dx_of_row(dy, x_hat, rstd, gamma):
     """Return dx of one row, (D,): formula (7)."""
@@ -65,9 +49,9 @@ def dx_of_row(dy, x_hat, rstd, gamma):
 
 LENGTH_TERMS = Terms(
     "1 / length; 1; 1 / length**2; length",
-    "dy; y * total(dy * y); y * mean(dy * y); mean(dy); total(dy * y); dy * y * y;"
-    "x * total(dy * x); y * total(dy * x)",
-    {"length": "np.sqrt(total(x * x))", "y": "x / length"},
+    "dy; y * sum(dy * y); y * mean(dy * y); mean(dy); sum(dy * y); dy * y * y;"
+    "x * sum(dy * x); y * sum(dy * x)",
+    {"length": "np.sqrt(sum(x * x))", "y": "x / length"},
 )
 
 
@@ -81,10 +65,8 @@ LENGTH_TERMS = Terms(
 @mistakes("""
     np.sum(x => np.mean(x  # the root of the sum of squares is the length, not that of the mean.
     np.sum => np.mean  # this is right for x / root mean square; the length has a sum, not a mean.
-    np.sum(x * x, axis=-1, keepdims=True) => np.sum(x * x)
-        one length of the whole array, where each row has its own: an axis is missing.
-    np.sum(dy * y, axis=-1, keepdims=True) => np.sum(dy * y)
-        one sum of dy * y over the whole array, where each row has its own.
+    np.sum(x * x, axis=-1, keepdims=True) => np.sum(x * x)  # one length for all rows.
+    np.sum(dy * y, axis=-1, keepdims=True) => np.sum(dy * y)  # one sum for all rows.
 """)
 def unit_length_backward(dy, x):
     """Return dx for y = x / length of x, rows of (B, T, D)."""

@@ -4,7 +4,7 @@ import numpy as np
 
 from ..layernorm import LayerNormCache, layer_norm_backward
 from .checker import exercise, mistakes
-from .data import DX_TERMS, layers, museum
+from .data import DX_TERMS, layers, museum, of_layers
 from .describe import Terms
 
 
@@ -21,19 +21,14 @@ FORWARD_TERMS = Terms(
 )
 
 
-@exercise(
-    "y x_hat rstd",
-    _forward_inputs,
-    terms=FORWARD_TERMS,
-)
+@exercise("y x_hat rstd", _forward_inputs, terms=FORWARD_TERMS)
 @mistakes("""
     np.mean(xc**2, axis=-1 => x.var(ddof=1, axis=-1  # divided by D - 1 (ddof = 1); the layer has D.
     np.sqrt(var + eps) => (np.sqrt(var) + eps)  # eps is outside the root: sqrt(var) + eps.
     var + eps => var  # eps is missing.
     var + eps => var + 1e-5  # eps is not the argument but fixed at 1e-5.
     np.sqrt(var + eps) => (var + eps)  # the root is missing: divided by the variance.
-    1 / np.sqrt => np.sqrt  # multiplied by the standard deviation, where x_hat is divided by it.
-    x_hat, rstd => x_hat, 1 / rstd  # this is the standard deviation; rstd is its reciprocal.
+    1 / np.sqrt => np.sqrt  # this is the standard deviation; rstd is its reciprocal.
     np.mean(xc**2 => np.sum(xc**2  # the squares are summed and not divided by D.
     np.mean(xc**2 => np.mean(x**2  # the mean of x**2, not the variance: centre before you square.
     xc * rstd => x * rstd  # x is divided, but not centred: subtract the mean.
@@ -47,11 +42,7 @@ def forward_by_hand(x, gamma, beta, eps):
     return gamma * x_hat + beta, x_hat, rstd
 
 
-@exercise(
-    "dx dgamma dbeta",
-    lambda: {k: (a.dy, *a.cache) for k, a in layers(2, 3, 5).items()},
-    terms=DX_TERMS,
-)
+@exercise("dx dgamma dbeta", of_layers("dy x_hat rstd gamma", 2, 3, 5), terms=DX_TERMS)
 @mistakes(museum(LayerNormCache))
 def backward_by_hand(dy, x_hat, rstd, gamma):
     """Return dx (B, T, D), dgamma (D,) and dbeta (D,)."""
@@ -63,11 +54,10 @@ def backward_by_hand(dy, x_hat, rstd, gamma):
     return dx, dgamma, dy.sum(axis=(0, 1))
 
 
-@exercise(
-    "dx dgamma dbeta",
-    lambda: {k: (a.dy, a.y, a.cache.rstd, a.gamma, a.beta) for k, a in layers(2, 3, 5).items()},
-    terms=DX_TERMS._replace(names=DX_TERMS.names | {"x_hat": "(y - beta) / gamma"}),
-)
+FROM_Y_TERMS = DX_TERMS._replace(names=DX_TERMS.names | {"x_hat": "(y - beta) / gamma"})
+
+
+@exercise("dx dgamma dbeta", of_layers("dy y rstd gamma beta", 2, 3, 5), terms=FROM_Y_TERMS)
 @mistakes(
     """
     (y - beta) / gamma => y  # y is taken for x_hat.
@@ -97,14 +87,9 @@ PRENORM_TERMS = Terms(
 )
 
 
-@exercise(
-    "dx dgamma dbeta",
-    lambda: {k: (a.dy, a.cache) for k, a in layers(2, 3, 5).items()},
-    terms=PRENORM_TERMS,
-)
+@exercise("dx dgamma dbeta", of_layers("dy cache", 2, 3, 5), terms=PRENORM_TERMS)
 @mistakes("""
     dz + dx => dx  # the gradient that flows past the layer is missing: z contains x itself.
-    dz + dx => dz  # the gradient through the layer is missing.
     dz + dx => dz - dx  # the two gradients are subtracted; a value used twice gets the sum.
     dz + dx => cache.x_hat + dx  # past the layer flows the gradient dz, not the value x_hat.
 """)

@@ -4,7 +4,7 @@ import numpy as np
 
 from ..layernorm import layer_norm_forward
 from .checker import exercise, mistakes
-from .data import layer, layers
+from .data import layer, of_layers
 from .describe import Terms
 
 
@@ -14,32 +14,22 @@ def _pairs():
     m = rng.uniform(-1.8, 1.8, (4, 5, 6))  # (4, 5, 6)
     m[2, 1, 4] = -3.0  # the largest entry is negative
     noise = rng.uniform(-1, 1, m.shape)  # (4, 5, 6)
-    high, low, zero, spoilt = m.copy(), m.copy(), m.copy(), m.copy()
-    also_zero = zero * (1 + 1e-9 * noise)  # (4, 5, 6)
-    high[1, 4, 2] += 6e-6
-    low[1, 4, 2] -= 6e-6
-    zero[0, 3, 1] = 0
-    spoilt[1, 4, 2] = np.nan
+    one = np.zeros(m.shape)  # (4, 5, 6)
+    one[1, 4, 2] = 6e-6
+    spoilt, zero = np.where(one, np.nan, m), np.where(one, 0, m)  # (4, 5, 6) each
     return {
         "arrays that agree to nine digits": (m * (1 + 1e-9 * noise), m, 1e-8),
-        "arrays that agree to three digits, rtol = 0.01": (m * (1 + 1e-3 * noise), m, 0.01),
-        "one entry that is too large": (high, m, 1e-6),
-        "one entry that is too small": (low, m, 1e-6),
+        "one entry that is too large": (m + one, m, 1e-6),
+        "one entry that is too small": (m - one, m, 1e-6),
         "a measured entry of 0 and a computed one of 1e-12": (zero + 1e-12, zero, 1e-8),
         "a largest entry that is negative": (m + 2.4e-6 * np.sign(noise), m, 1e-6),
         "a NaN in computed": (spoilt, m, 1e-8),
         "a NaN in measured": (m, spoilt, 1e-8),
         "a NaN, with the rest 10 % too large": (1.1 * spoilt, m, 1e-8),
         "twice what it should be, rtol = 0.6": (2 * m, m, 0.6),
-        "twice what it should be, rtol = 0.45": (2 * m, m, 0.45),
-        "0.7 of what it should be, rtol = 0.35": (0.7 * m, m, 0.35),
-        "gradients near 1e-12 that differ by half": (1.5e-12 * m, 1e-12 * m, 1e-8),
         "gradients near 1e-8 that differ by 1.2 rtol": (1.012e-8 * m, 1e-8 * m, 1e-2),
         "a NaN at the same place of both arrays": (spoilt, spoilt, 1e-8),
-        "a NaN where measured is 0": (np.where(zero == 0, np.nan, also_zero), zero, 1e-8),
-        "an error of nine tenths of rtol": (m + 2.7e-6 * np.sign(noise), m, 1e-6),
         "an error of exactly rtol": (4 * np.sign(m) + 0.5, 4 * np.sign(m), 0.125),
-        "gradients near 1e9 that agree": (1e9 * m * (1 + 1e-10 * noise), 1e9 * m, 1e-8),
     }
 
 
@@ -74,16 +64,9 @@ def _curved(seed, *shape, centre=0.0):
     return f, centre + x
 
 
-TOO_EXACT = (
-    "this is nearer to the derivative than steps of h can come: a complex step, or several steps "
-    "combined. The exercise asks for (f(x + h) - f(x - h)) / step."
-)
-
-
 def _central_inputs():
     return {
         "a vector": (*_curved(32, 7), 1e-3),
-        "an array of shape (3, 4)": (*_curved(33, 3, 4), 2e-3),
         "an array of shape (2, 3, 5)": (*_curved(34, 2, 3, 5), 1e-3),
         "x near 1e8, where the step taken is not 2h": (*_curved(35, 3, 4, centre=1e8), 1e-6),
     }
@@ -94,8 +77,6 @@ def _central_inputs():
     f(minus)) / (plus[index] - minus[index]) => f(x)) / h  # forward, where a central one is asked.
     (plus[index] - minus[index]) => h  # divided by h: from x - h to x + h it is two steps.
     (plus[index] - minus[index]) => (2 * h)  # divided by 2h; near 1e8 the step taken is another.
-    += h => += h / 2
-    -= h => -= h / 2  # the entry moves by h / 2: it should be f(x + h) and f(x - h).
     x.copy(), x.copy() => (x.copy(),) * 2  # no step is taken: both are the same array. Make two.
     / (plus[index] - minus[index]) => / (plus[index] - minus[index]); return gradient
         only the first entry is there: is the return inside the loop?
@@ -105,7 +86,6 @@ def _central_inputs():
     gradient = np.empty_like(x) => gradient, plus, minus = np.empty_like(x), x.copy(), x.copy()
     plus, minus = x.copy(), x.copy() => pass  # moved entries are not put back: begin with a copy.
 """)
-@mistakes({TOO_EXACT: lambda f, x, h: complex_gradient(f, x)})
 def central_difference(f, x, h):
     """Return the gradient of f at x, an array of the shape of x."""
     gradient = np.empty_like(x)  # shape of x
@@ -129,11 +109,10 @@ def _probe(seed, *shape, spread=1.0, eps=1e-5, value=-60):
 
 
 def _complex_inputs():
-    small = _probe(38, 2, 4, spread=1e-12, eps=1e-26)
     return {
         "one row": _probe(36, 7),
         "an array of shape (2, 3, 5)": _probe(37, 2, 3, 5, value=60),
-        "rows with a spread of 1e-12, against which h must be small too": small,
+        "rows with a spread of 1e-12": _probe(38, 2, 4, spread=1e-12, eps=1e-26),  # h is less
     }
 
 
@@ -146,7 +125,6 @@ def _complex_inputs():
     f(moved).imag / h => (f(moved) / (1j * h)).imag  # dividing by i swaps the parts; divide by h.
     x.astype(complex) => x.copy()  # zero everywhere. A real array drops imaginary parts: is it
         x.astype(complex) that moves, by 1j * h, and is h real where you divide?
-    += => =  # the step takes the place of the entry; add it to the entry (+=).
     [index] += => [...] +=  # all entries move at once. Move them one at a time.
     np.ndindex(x.shape) => range(len(x))  # all of x[i] moves at once; np.ndindex(x.shape) goes on.
     moved = x.astype(complex) => moved = moved
@@ -163,23 +141,19 @@ def complex_gradient(f, x):
     return gradient
 
 
-@exercise(
-    "dy",
-    lambda: {k: (a.dy, a.gamma) for k, a in layers(2, 3, 5).items()},
-    terms=Terms(
-        "1; gamma",
-        "dy; gamma * c; gamma * c / mean(gamma**2); c; c / mean(gamma); mean(dy)",
-        {"c": "mean(gamma * dy)"},
-    ),
+BLIND_TERMS = Terms(
+    "1; gamma",
+    "dy; gamma * c; gamma * c / mean(gamma**2); gamma * c / sum(gamma**2); c; c / mean(gamma);"
+    "mean(dy); gamma * c / mean(gamma)",
+    {"c": "mean(gamma * dy)"},
 )
+
+
+@exercise("dy", of_layers("dy gamma", 2, 3, 5), terms=BLIND_TERMS)
 @mistakes("""
     c * gamma => c * np.mean(gamma**2) / gamma  # not the nearest dy: go along gamma, not 1 / gamma.
-    / np.mean(gamma**2) =>  # along gamma, but not as far as the plane: divide by mean(gamma**2).
     / np.mean(gamma**2) => / np.mean(gamma) ** 2  # the squared mean; take that of the squares.
-    np.mean(gamma**2) => np.mean(gamma)  # divided by mean(gamma), where mean(gamma**2) belongs.
-    np.mean(gamma**2) => np.sum(gamma**2)  # a mean above and a sum below: D is left over.
     / np.mean(gamma**2) => / np.linalg.norm(gamma)  # the length of gamma is not mean(gamma**2).
-    return dy - c => return c  # this is what to take away from dy.
 """)
 def blind_dy(dy, gamma):
     """Return the nearest dy, (B, T, D), with mean(gamma * dy) = 0 in every row; gamma (D,)."""

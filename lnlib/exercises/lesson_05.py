@@ -1,38 +1,30 @@
-"""Lesson 05: arithmetic, bytes, time and memory by formula; the last exercise has its own file."""
+"""Lesson 05: arithmetic, bytes, time and memory by formula, and strips of rows at work."""
 
 import numpy as np
 
+from .. import textbook
+from ..layernorm import LayerNormCache
 from .checker import exercise, mistakes
+from .data import layer, museum
+from .describe import Terms
+from .watch import blocks_are_used
+
+COST_CASES = {
+    "float32 (once per row does not count, nor do gamma and beta)": (2048, 256, 4),
+    "float64": (96, 770, 8),
+}
+COST_TERMS = Terms("1", "N * D; N * D * itemsize; N; N * itemsize; N * D * 4")
 
 
-@exercise(
-    "flops nbytes",
-    lambda: {
-        "float32 (once per row does not count, nor do gamma and beta)": (2048, 256, 4),
-        "float64": (96, 770, 8),
-        "float16": (5, 7, 2),
-    },
-)
+@exercise("flops nbytes", lambda: COST_CASES, terms=COST_TERMS)
 @mistakes("""
     flops * N => 9 * N  # 2 too many. mean * mean is one number per row, for instance.
     flops * N => 6 * N  # 1 is missing. Did you count the product x * x, and the sums of both means?
-    flops * N => 9 * N
     values * N => 15 * N  # that is the textbook's count. No second mean hides here.
     values * N => 7 * N  # only what is read; each operation also writes its result.
     values * N => 5 * N  # only what is written; each operation also reads its operands.
     values * N => 2 * N  # that is one kernel's. NumPy finishes one operation before the next.
-    N * D => N  # counted per row, and each row has D elements.
-    * N * D * itemsize => * N * D  # values, not bytes: each takes itemsize bytes.
-    * itemsize => * 4  # 4 bytes for every value; itemsize says how many.
 """)
-@mistakes(
-    {
-        f"per element, {abs(n)} too {'many' if n > 0 else 'few'}.": [
-            (("flops * N", f"{7 + n} * N"), ("values * N", f"{12 + n} * N"))
-        ]
-        for n in (-9, -6, -5, -4, -3, -2, 1, 2, 3, 4, 5, 6, 7, 8, 9)
-    }
-)
 def cost_of_one_pass(N, D, itemsize):
     """Return FLOPs and bytes moved by one_pass_forward for x of shape (N, D)."""
     flops = 1 + 2 + 2 + 2  # mean; x * x and its mean; subtract and scale; gain and shift
@@ -40,21 +32,17 @@ def cost_of_one_pass(N, D, itemsize):
     return flops * N * D, values * N * D * itemsize
 
 
+PASSES, BYTES = np.array([[4.1e9, 0.0, 6.3e8, 2.9e10], [2.3e8, 7.7e8, 9.1e8, 4.4e7]])
+BANDWIDTHS, PEAKS = np.array([[2.1e10, 3.35e12, 4.8e12], [1.7e9, 6.0e13, 6.7e12]])
+
+
 @exercise(
     "seconds busy",
     lambda: {
         "one layer": (3.7e8, 5.2e8, 2.1e10, 9.5e10),
         "a matrix product": (2.15e9, 1.26e7, 2.1e10, 9.5e10),
-        "an array of passes, one of them a copy": (
-            np.array([4.1e9, 0.0, 6.3e8, 2.9e10]),
-            np.array([2.3e8, 7.7e8, 9.1e8, 4.4e7]),
-            *(3.3e11, 1.9e13),
-        ),
-        "an array of machines": (
-            *(6.1e9, 1.7e9),
-            np.array([2.1e10, 3.35e12, 4.8e12]),
-            np.array([1.7e9, 6.0e13, 6.7e12]),
-        ),
+        "an array of passes, one of them a copy": (PASSES, BYTES, 3.3e11, 1.9e13),
+        "an array of machines": (6.1e9, 1.7e9, BANDWIDTHS, PEAKS),
     },
 )
 @mistakes("""
@@ -91,20 +79,61 @@ def seconds_at_least(flops, nbytes, bandwidth, arithmetic):
 @mistakes("""
     ) - D => )  # gamma is missing: each layer keeps D numbers that do not depend on the tokens.
     ) - D => ) - D // layers  # gamma is taken off once; each layer keeps its own.
+    memory // (layers * itemsize) - D => (memory // layers - D) // itemsize  # D bytes, not numbers.
+    ) - D => ) - 2 * D  # beta is taken off too; no gradient needs it.
     (D + 1) => D  # rstd is missing: x_hat comes with one number per token.
     (D + 1) => (D + 2)  # x_hat needs no mean: it comes with rstd alone.
-    (D + 1) => (D + 3)  # three numbers per row are the other way; x_hat needs rstd alone.
+    (D + 1) => (2 * D + 1)  # x is counted beside x_hat, or a gamma for each token; x_hat is kept.
     // 3 => // 2  # the mean takes two numbers per token, and rstd is the third.
+    // 3 =>  # three numbers per token, not one.
     // 3 => // (D + 3)  # x is kept by somebody else; count mean, mean_lo and rstd alone.
-    // 3 => // 1  # three numbers per token, not one.
     (layers * itemsize) => itemsize  # for one layer; all of them must fit.
     * itemsize => * 4  # 4 bytes for every number; itemsize says how many.
     (layers * itemsize) => layers  # memory is in bytes, and each number takes itemsize of them.
     // => /  # not rounded down to whole tokens.
-    numbers // (D + 1), numbers // 3 => -(-numbers // (D + 1)), -(-numbers // 3)
-        rounded up; the last token does not fit.
 """)
 def tokens_that_fit(memory, layers, D, itemsize):
     """Return how many tokens fit, with x_hat kept and with three numbers per row kept."""
     numbers = memory // (layers * itemsize) - D  # for each layer, gamma stored
     return numbers // (D + 1), numbers // 3
+
+
+def _strips_are_used(function):
+    x = layer(54, 301, 768)
+    arrays = {"dy": x.dy, "x_hat": x.cache.x_hat, "rstd": x.cache.rstd, "gamma": x.gamma}
+    arrays = {name: array.astype(np.float32) for name, array in arrays.items()}
+    dx = np.asarray(function(*arrays.values(), 4)[0])
+    if dx.dtype != np.float32:
+        return f"The gradients are right, but dx is {dx.dtype} where dy is float32."
+    return blocks_are_used(function, arrays, (4,), ("dy", "x_hat"), cache_bytes=256 * 1024)
+
+
+def _strip_cases():
+    for N, D, rows, spread in (11, 5, 4, 1.0), (3, 8, 1, 0.004), (4, 6, 9, 1.0):
+        a = layer(51, N, D, spread=spread)
+        yield f"{N} rows in strips of {rows}", (a.dy, *a.cache, rows)
+
+
+@exercise("dx dgamma dbeta", lambda: dict(_strip_cases()), judge=_strips_are_used)
+@mistakes("""
+    len(dy), rows) => len(dy) - rows + 1, rows)  # the last strip is missing where it is shorter.
+    len(dy), rows) => rows, rows)  # the first strip only. Is return inside the loop?
+    dgamma += => dgamma =
+    dbeta += => dbeta =  # the sums of the last strip only. Each strip adds to what is there.
+    dgamma, dbeta = np.zeros((2, *gamma.shape), dy.dtype) => dgamma = dbeta = np.zeros_like(gamma)
+        dgamma and dbeta are the same array: a = b = np.zeros(...) makes one only.
+    return dx, dgamma, dbeta => return dx, *(a / -(-len(dy) // rows) for a in (dgamma, dbeta))
+        the sums of the strips are averaged; they are parts of one sum.
+""")
+@mistakes(museum(lambda x_hat, rstd, gamma, rows: LayerNormCache(x_hat, rstd, gamma)))
+def backward_by_strips(dy, x_hat, rstd, gamma, rows):
+    """Return dx (N, D), dgamma (D,) and dbeta (D,); rstd is (N, 1), dy and x_hat (N, D)."""
+    dx = np.empty_like(dy)  # (N, D)
+    dgamma, dbeta = np.zeros((2, *gamma.shape), dy.dtype)  # (D,) each
+    for start in range(0, len(dy), rows):
+        strip = slice(start, start + rows)
+        cache = x_hat[strip], rstd[strip], gamma
+        dx[strip], more_dgamma, more_dbeta = textbook.backward_means(dy[strip], cache)
+        dgamma += more_dgamma
+        dbeta += more_dbeta
+    return dx, dgamma, dbeta

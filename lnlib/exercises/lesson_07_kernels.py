@@ -12,7 +12,7 @@ import numpy as np
 from ..gpu import emulator, read_source
 from .checker import Score, exercise, mistakes
 from .data import layer
-from .kernels import launch, refuse_nan, source_of
+from .kernels import UNFILLED, launch, source_of
 from .lesson_07_rms import rms_backward, rms_forward
 
 FORWARD_HEAD = """template <int THREADS, int VECTORS, int WIDTH>
@@ -48,55 +48,52 @@ class Launch(NamedTuple):
     eps: float
 
 
-def _run(kernel, text, given, blocks, outputs, numbers, counts):
-    """Run one kernel; outputs: {name: shape}."""
-    pieces = read_source(), source_of(text, kernel), ""
-    instance = kernel + TEMPLATES[given.threads]
-    results = launch(
-        pieces, instance, blocks, given.threads, given.inputs, outputs, numbers, counts
-    )
-    refuse_nan(results, *outputs)
-    return results
+def _run(text, given, counts=None):
+    """Return y and rstd of a forward kernel, dx and dgamma of a backward one, which gets a dy."""
+    (N, D), blocks = given.inputs["x"].shape, emulator.BLOCKS
+    if "dy" in given.inputs:  # whose blocks leave partial sums of dgamma
+        kernel, shapes = "rms_backward", {"dx": (N, D), "partial": (blocks, D)}
+        numbers = {"rows": np.int64(N), "D": np.int32(D)}
+    else:
+        kernel, blocks, shapes = "rms_forward", N, {"y": (N, D), "rstd": (N, 1)}
+        numbers = {"eps": np.float32(given.eps), "D": np.int32(D)}
+    pieces, threads = (read_source(), source_of(text, kernel), ""), given.threads
+    kernel += TEMPLATES[threads]
+    done = launch(pieces, kernel, blocks, threads, given.inputs, shapes, numbers, counts)
+    if "partial" in done:
+        done["partial"] = done["partial"].sum(axis=0, dtype=np.float64)
+    return tuple(done.values())
 
 
-def run_forward(text, given, counts=None):
-    """Return y and rstd of a forward kernel; counts as for `lnlib.gpu.emulate_forward`."""
-    N, D = given.inputs["x"].shape
-    numbers = {"eps": np.float32(given.eps), "D": np.int32(D)}
-    shapes = {"y": (N, D), "rstd": (N, 1)}
-    return tuple(_run("rms_forward", text, given, N, shapes, numbers, counts).values())
+def _kernel(head, names, **once):
+    """Return the options of an exercise about a kernel.
 
-
-def run_backward(text, given, counts=None):
-    """Return dx and dgamma of a backward kernel, whose blocks leave partial sums of dgamma."""
-    N, D = given.inputs["x"].shape
-    numbers = {"rows": np.int64(N), "D": np.int32(D)}
-    shapes = {"dx": (N, D), "partial": (emulator.BLOCKS, D)}
-    done = _run("rms_backward", text, given, emulator.BLOCKS, shapes, numbers, counts)
-    return done["dx"], done["partial"].sum(axis=0, dtype=np.float64)
-
-
-def _prepared(run, head):
-    return lambda function: lambda given: run(function(head), given)
-
-
-def _bytes_judge(run, head, names, **once):
-    """Judge a kernel by its traffic; once: {array: what may happen to each byte only once}."""
+    Parameters
+    ----------
+    head : str
+        What the learner's function gets.
+    names : str
+        The inputs, in the order of the kernel's arguments.
+    **once : str
+        Array -> what may happen to each of its bytes only once.
+    """
 
     def judge(function):
         (given,), counts = _launches(names)["rows of 1000"], {}
-        run(function(head), given, counts)
+        _run(function(head), given, counts)
         for name, way in once.items():
             times = getattr(counts[name], way) / given.inputs["x"].nbytes
             if times > 1.1:
                 return (
-                    f"The numbers are right, but {name} is {way} {times:.3g} times. Once is "
-                    "enough: keep the row in registers."
+                    f"The numbers are right, but {name} is {way} {times:.3g} times. Once will do."
                 )
         ways = ", ".join(f"{name} {way} once" for name, way in once.items())
         return Score(f"In three orders of the threads and blocks: {ways}.")
 
-    return judge
+    def prepare(function):
+        return lambda given: _run(function(head), given)
+
+    return {"cases": lambda: _launches(names), "rtol": 3e-6, "prepare": prepare, "judge": judge}
 
 
 def _launches(names):
@@ -105,7 +102,7 @@ def _launches(names):
     for D, threads, width, eps in ((1000, 64, 4, 1e-5), (201, 32, 1, 0.1)):
         a = layer(D, ROWS, D)
         arrays = a._asdict() | {"rstd": rms_forward(a.x, a.gamma, eps)[2]}
-        inputs = {name: arrays[name].astype(np.float32) for name in names}
+        inputs = {name: arrays[name].astype(np.float32) for name in names.split()}
         launches[f"rows of {D}"] = (Launch(threads, width, inputs, eps),)
     return launches
 
@@ -122,16 +119,8 @@ def _sums(values, head, threads=None):
     return np.stack([np.bincount(group, row)[group] for row in values])  # (N, D)
 
 
-FORWARD_INPUTS = ("x", "gamma")
-
-
-@exercise(
-    "y rstd",
-    lambda: _launches(FORWARD_INPUTS),
-    rtol=3e-6,
-    prepare=_prepared(run_forward, FORWARD_HEAD),
-    judge=_bytes_judge(run_forward, FORWARD_HEAD, FORWARD_INPUTS, x="loaded", y="stored"),
-)
+@exercise("y rstd", **_kernel(FORWARD_HEAD, "x gamma", x="loaded", y="stored"))
+@mistakes({UNFILLED: [(("return y, rstd", "return np.nan * y, np.nan * rstd"),)]})
 @mistakes("""
     ms = => x = x - x.mean(1)[:, None]; ms =  # this is LayerNorm: RMSNorm subtracts no mean.
     / x.shape[1] =>  # the sum of the squares is not divided by D.
@@ -142,7 +131,6 @@ FORWARD_INPUTS = ("x", "gamma")
     y = gamma * (x => y = gamma * ((x - x.mean(1)[:, None])  # x is centred; in RMSNorm nothing is.
     ms = => x = x[:1] + 0 * x; ms =  # every block works on row 0, not on row blockIdx.x.
     y, rstd[:, :1] => y, 1 / rstd[:, :1]  # this is the root; rstd is its reciprocal.
-    return y, rstd => return np.nan * y, np.nan * rstd  # never written: outputs begin with NaN.
 """)
 def rms_forward_kernel(head):
     """Return what the solution's CUDA computes, with NumPy: y and rstd."""
@@ -151,9 +139,6 @@ def rms_forward_kernel(head):
     rstd = 1 / np.sqrt(ms + head.eps)
     y = gamma * (x * rstd)
     return y, rstd[:, :1]
-
-
-BACKWARD_INPUTS = ("x", "dy", "gamma", "rstd")
 
 
 def _on_launches(backward):
@@ -166,15 +151,11 @@ def _on_launches(backward):
     return mistake
 
 
-@exercise(
-    "dx dgamma",
-    lambda: _launches(BACKWARD_INPUTS),
-    rtol=3e-6,
-    prepare=_prepared(run_backward, BACKWARD_HEAD),
-    judge=_bytes_judge(
-        run_backward, BACKWARD_HEAD, BACKWARD_INPUTS, x="loaded", dy="loaded", dx="stored"
-    ),
-)
+BACKWARD_ONCE = {"x": "loaded", "dy": "loaded", "dx": "stored"}
+
+
+@exercise("dx dgamma", **_kernel(BACKWARD_HEAD, "x dy gamma rstd", **BACKWARD_ONCE))
+@mistakes({UNFILLED: [(("return dx, (dy", "return np.nan * dx, np.nan * (dy"),)]})
 @mistakes("""
     x_hat, head) => x_hat, head, threads=1)  # every thread has only its own part: use block_sum.
     x_hat, head) => x_hat, head, threads=32)  # every warp has only its own part: use block_sum.
@@ -182,15 +163,8 @@ def _on_launches(backward):
     return dx, (dy * x_hat) => dx[3:] = np.nan; return dx, (dy * x_hat)[:3]
         only the first row of each block is there: go on to row + gridDim.x.
     (dy * x_hat).sum => (dy * x_hat)[-3:].sum  # only the last row of each block: clear it once.
-    return dx, (dy => return np.nan * dx, np.nan * (dy  # not written, or not by every block.
 """)
-@mistakes(
-    {
-        words: _on_launches(backward)
-        for words, backward in rms_backward.mistakes
-        if "over the rows" not in words and "along each row" not in words
-    }
-)
+@mistakes({words: _on_launches(backward) for words, backward in rms_backward.mistakes})
 def rms_backward_kernel(head):
     """Return what the solution's CUDA computes, with NumPy: dx and dgamma."""
     x, dy, gamma, rstd = _wide(head)  # (N, D), (N, D), (D,), (N, 1)

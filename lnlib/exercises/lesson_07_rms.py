@@ -1,10 +1,13 @@
-"""Lesson 07, sections 1 to 3: RMSNorm, y = gamma * x / sqrt(mean(x**2) + eps), and its gradient."""
+"""Lesson 07: RMSNorm, y = gamma * x / sqrt(mean(x**2) + eps), in NumPy, and a check of it."""
 
 import numpy as np
 
+from ..gradcheck import gradcheck
 from .checker import exercise, mistakes
 from .data import DX_TERMS, layer, layers
 from .describe import Terms
+from .edits import edited
+from .watch import blocks_are_used
 
 
 def _rows(*shape):
@@ -15,29 +18,29 @@ def _rows(*shape):
     return dict([ordinary, ("small rows", small), other] + [matrix] * (len(shape) > 1))
 
 
-@exercise(
-    "y x_hat rstd",
-    lambda: (
-        {k: (a.x, a.gamma, 1e-5) for k, a in _rows(2, 3, 5).items()}
-        | {"eps = 0.1": (*_rows(3, 4, 2)["another shape"][1:3], 0.1)}
-    ),
+def _forward_inputs():
+    some = {k: (a.x, a.gamma, 1e-5) for k, a in _rows(2, 3, 5).items()}
+    return some | {"eps = 0.1": (*_rows(3, 4, 2)["another shape"][1:3], 0.1)}
+
+
+FORWARD_TERMS = Terms(
+    "rstd; 1; rstd**2; 1 / rstd",
+    "gamma * x; x; mean(x); gamma * mean(x); 1",
+    {"rstd": "1 / np.sqrt(mean(x * x) + eps)"},
 )
+
+
+@exercise("y x_hat rstd", _forward_inputs, terms=FORWARD_TERMS)
 @mistakes("""
     rstd = 1 => x = x - x.mean(-1)[..., None]; rstd = 1  # this is LayerNorm: subtract no mean.
     np.mean(x * x => np.var(x  # the variance is in it. Nothing is centred: the mean of x**2.
-    x_hat = x * => x_hat = (x - x.mean(-1)[..., None]) *  # x_hat is centred; in RMSNorm nothing is.
     np.mean => np.sum  # a sum where the mean of x**2 belongs: not divided by D.
     keepdims=True) + eps) => keepdims=True)) + eps  # eps is added to rstd, not inside the root.
     1 / np.sqrt( => 1 / (np.sqrt(
     keepdims=True) + eps) => keepdims=True)) + eps)  # eps is outside the root: sqrt(ms) + eps.
     + eps) => )  # eps is missing.
     + eps) => + 1e-5)  # eps is not the argument but fixed at 1e-5.
-    np.sqrt( => (  # the root is missing: divided by the mean of the squares.
-    1 / np.sqrt => np.sqrt  # multiplied by the root, where x_hat is divided by it.
-    , x_hat, rstd => , x_hat, 1 / rstd  # this is the root; rstd is its reciprocal.
-    gamma * x_hat => (1 + gamma) * x_hat  # multiplied by 1 + gamma (Gemma's way), not gamma.
-    gamma * x_hat => x_hat  # gamma is missing.
-    , x_hat, rstd => , gamma * x_hat, rstd  # gamma is in it; it belongs to y.
+    1 / np.sqrt => np.sqrt  # this is the root; rstd is its reciprocal.
 """)
 def rms_forward(x, gamma, eps):
     """Return y (B, T, D), x_hat (B, T, D) and rstd (B, T, 1)."""
@@ -54,22 +57,22 @@ RMS_JACOBIAN_TERMS = Terms(
 )
 
 
-def _with_cache(*shape):
-    """Return {what is special: (Layer, x_hat, rstd)}."""
-    return {k: (a, *rms_forward(a.x, a.gamma, 1e-5)[1:]) for k, a in _rows(*shape).items()}
+def _with_cache(names, *shape):
+    """Return the cases {what is special: the named values of a Layer and of its RMSNorm}."""
+
+    def cases():
+        for label, a in _rows(*shape).items():
+            _, x_hat, rstd = rms_forward(a.x, a.gamma, 1e-5)
+            values = {"dy": a.dy, "x_hat": x_hat, "rstd": rstd, "gamma": a.gamma}
+            yield label, tuple(values[name] for name in names.split())
+
+    return lambda: dict(cases())
 
 
-@exercise(
-    "jacobian",
-    lambda: {k: kept for k, (_, *kept) in _with_cache(5).items()},
-    terms=RMS_JACOBIAN_TERMS,
-)
+@exercise("jacobian", _with_cache("x_hat rstd", 5), terms=RMS_JACOBIAN_TERMS)
 @mistakes("""
-    np.eye(D) => np.eye(D) - 1 / D  # LayerNorm's term through the mean; here is no mean.
-    - np.outer(x_hat, x_hat) / D =>  # only the straight route is there: rstd depends on x too.
     np.outer => rstd**2 * np.outer  # rstd**3 goes with x; x_hat has two of them in it already.
     np.outer(x_hat, x_hat) => x_hat * x_hat  # one row; all products are needed: np.outer.
-    np.outer => rstd * np.outer  # one rstd too many: x_i * rstd is already x_hat_i.
     np.outer(x_hat, x_hat) => x_hat @ x_hat  # one number; all products are needed: np.outer.
 """)
 def rms_jacobian(x_hat, rstd):
@@ -78,29 +81,24 @@ def rms_jacobian(x_hat, rstd):
     return rstd * (np.eye(D) - np.outer(x_hat, x_hat) / D)
 
 
-@exercise(
-    "dx dgamma",
-    lambda: {k: (a.dy, *kept, a.gamma) for k, (a, *kept) in _with_cache(2, 3, 5).items()},
-    terms=DX_TERMS,
-)
+@exercise("dx dgamma", _with_cache("dy x_hat rstd gamma", 2, 3, 5), terms=DX_TERMS)
 @mistakes("""
     (g - => (g - g.mean(axis=-1, keepdims=True) -  # LayerNorm's mean term; this layer has no mean.
     - x_hat * along =>  # only the straight route is there: rstd depends on every x too.
     g = gamma * dy => g = dy
     dx = rstd => dx = gamma * rstd  # gamma stands in front of the mean; it belongs inside.
     g = gamma * dy => g = dy  # gamma is missing.
-    np.mean(g => np.mean(dy  # gamma is missing inside the mean, where the row's g is averaged.
     np.mean => np.sum  # a sum where the mean of g * x_hat belongs: not divided by D.
     rstd * (g - x_hat * along) => (g - x_hat * along) / (np.sqrt(1 / rstd**2 - 1e-5) + 1e-5)
-        it holds for sqrt(ms) + eps, with eps outside the root.
+        it holds for eps outside the root.
     rstd * (g - => (rstd * g - rstd**3 *  # rstd**3 goes with x; x_hat has two of them already.
+    axis=-1, keepdims=True => axis=tuple(range(dy.ndim - 1))
+        it goes over axes 0 and 1 and mixes rows; a row is axis=-1.
     .sum(axis=tuple(range(dy.ndim - 1))) =>  # not summed: the rows share gamma; add them up.
     (dy * x_hat).sum => dy.sum  # x_hat is missing: gamma multiplies it.
     (dy * x_hat).sum => (g * x_hat).sum  # gamma is in it: the derivative by gamma is x_hat.
     .sum( => .mean(  # averaged over the rows, where they are added up.
     axis=tuple(range(dy.ndim - 1)) => axis=-1  # a sum along each row; add up the rows.
-    axis=tuple(range(dy.ndim - 1)) => axis=0
-        a sum over axis 0, not over the rows: sum over every axis but the last.
 """)
 def rms_backward(dy, x_hat, rstd, gamma):
     """Return dx, of the shape of dy, and dgamma (D,)."""
@@ -108,3 +106,147 @@ def rms_backward(dy, x_hat, rstd, gamma):
     along = np.mean(g * x_hat, axis=-1, keepdims=True)  # (B, T, 1)
     dx = rstd * (g - x_hat * along)  # (B, T, D)
     return dx, (dy * x_hat).sum(axis=tuple(range(dy.ndim - 1)))
+
+
+def _wrong(start):
+    """Return the wrong backward pass whose diagnosis starts like that."""
+    return next(wrong for words, wrong in rms_backward.mistakes if words.startswith(start))
+
+
+_gemma_forward = edited(rms_forward, (("gamma * x_hat", "(1 + gamma) * x_hat"),))
+_gemma_backward = edited(rms_backward, (("g = gamma * dy", "g = (1 + gamma) * dy"),))
+_centred_forward = edited(rms_forward, (("rstd = 1", "x = x - x.mean(-1)[..., None]; rstd = 1"),))
+_from_x = edited(rms_backward, (("rstd * (g - x_hat * along)", "rstd * g - rstd * x_hat * along"),))
+_dy_outside = edited(rms_backward, (("np.mean(g * x_hat", "dy * np.mean(gamma * x_hat"),))
+_last_row = edited(rms_backward, (("return", "dx.reshape(-1, dx.shape[-1])[-1] *= 1.01; return"),))
+_one_nan = edited(rms_backward, (("return", "dx.reshape(-1)[-1] = np.nan; return"),))
+PAIRS = {  # forward, backward
+    "RMSNorm": (rms_forward, rms_backward),
+    "RMSNorm, multiplied out": (rms_forward, _from_x),
+    "the layer with 1 + gamma": (_gemma_forward, _gemma_backward),
+    "LayerNorm without beta": (_centred_forward, _wrong("LayerNorm's mean term")),
+    "RMSNorm with LayerNorm's dx": (rms_forward, _wrong("LayerNorm's mean term")),
+    "the mean of g * x_hat not divided by D": (rms_forward, _wrong("a sum where")),
+    "gamma in front of the mean": (rms_forward, _wrong("gamma stands in front")),
+    "dy in front of the mean": (rms_forward, _dy_outside),
+    "no gamma in dx": (rms_forward, _wrong("gamma is missing.")),
+    "1 + gamma forward, gamma backward": (_gemma_forward, rms_backward),
+    "eps outside the root": (rms_forward, _wrong("it holds for")),
+    "dgamma not summed": (rms_forward, _wrong("not summed")),
+    "dgamma averaged over the rows": (rms_forward, _wrong("averaged")),
+    "the last row of dx one percent too large": (rms_forward, _last_row),
+    "one NaN in dx": (rms_forward, _one_nan),
+}
+
+
+@exercise("verdict", lambda: PAIRS, rtol=0)
+@mistakes("""
+    .passed => .passed or True  # it says True of everything. Before you trust a check, see it fail.
+    .passed => .passed and False  # it says False of everything. Try it on your layer: what fails?
+    return gradcheck => return not gradcheck  # True and False have changed places.
+    = forward( => = rms_forward(  # it knows RMSNorm's formula. Ask the forward pass you get.
+    .passed => .errors["dx"] <= 1e-8  # it does not look at dgamma: wrong ones pass.
+    .passed => .errors["dgamma"] <= 1e-8  # it does not look at dx: wrong ones pass.
+    rng.uniform(0.5, 2, 5) => np.ones(5)  # gamma is everywhere the same, so it may stand anywhere.
+    ((2, 3, 5)) => ((1, 1, 5))  # it has one row: averaged is then the same as added up.
+    beta).passed => beta, rtol=1e-4).passed  # eps outside the root passes: rtol is too large, or x.
+    return gradcheck => errors = gradcheck
+    .passed => .errors; return not any(error > 1e-8 for error in errors.values())
+        a NaN passes: no comparison with NaN is true.
+""")
+def rms_check(forward, backward):
+    """Return True if backward is the gradient of forward, else False."""
+    rng = np.random.default_rng(seed=0)
+    x, eps = 0.5 + rng.standard_normal((2, 3, 5)), 1e-5  # (2, 3, 5)
+    gamma, beta = rng.uniform(0.5, 2, 5), rng.standard_normal(5)  # (5,), (5,)
+
+    def whole(x, gamma, beta):
+        y, x_hat, rstd = forward(x, gamma, eps)
+        return y + beta, (x_hat, rstd, gamma)
+
+    def gradients(dy, cache):
+        return *backward(dy, *cache), dy.sum(axis=(0, 1))
+
+    return gradcheck(whole, gradients, x, gamma, beta).passed
+
+
+def _sized(dtype, sizes, seed):
+    """Return rows of very different sizes, every second one below zero, and gamma."""
+    a = layer(seed, len(sizes), 6)
+    x = a.x * sizes.reshape(len(sizes), -1)  # (N, 6)
+    x[::2] = -np.abs(x[::2])
+    return x.astype(dtype), a.gamma.astype(dtype)
+
+
+def _range_cases():
+    yield "ordinary rows", (*_sized(np.float32, np.array([1e-3, 1, 30, 1e3]), 75), 1e-5)
+    x, gamma = _sized(np.float32, np.array([1e-30, 1e-8, 1, 1e20, 1e30]), 76)
+    yield "float32 rows of sizes 1e-30 to 1e30", (x, gamma, 1e-5)
+    yield "float32 rows of these sizes, eps = 0", (x, gamma, 0.0)
+    sizes = np.array([1e-200, 1e-8, 1, 1e160, 1e200])
+    yield "float64 rows of sizes 1e-200 to 1e200, eps = 0", (*_sized(np.float64, sizes, 77), 0.0)
+    yield "a row of zeros", (*_sized(np.float32, np.array([1, 0, 1e25]), 78), 1e-20)
+    mixed = np.array([[0, 1e30, 1, 1e30, 1e29, 1e-30], [1e29, 1, 1e-20, 1e30, 1e28, 0]])
+    yield "all sizes in one row", (*_sized(np.float32, mixed, 80), 1e-5)
+
+
+def _in_float64(x, gamma, eps):
+    y, _, rstd = rms_forward(x.astype(np.float64), gamma.astype(np.float64), eps)
+    return y.astype(x.dtype), rstd.astype(x.dtype)
+
+
+@exercise("y rstd", lambda: dict(_range_cases()), rtol=3e-6)
+@mistakes("""
+    small = x / s => s = one; small = x  # nothing is scaled yet: squares overflow, and vanish.
+    max(axis=-1, => max(  # one scale for all rows. The small ones vanish: each row needs its own.
+    np.abs(x).max => x.max  # the largest x; the largest |x| is negative here.
+    np.abs(x).max(axis=-1, keepdims=True) => np.abs(x[:, :1])  # the first is not the largest.
+    + eps / s / s => + eps  # eps is not scaled with the row: it must be divided by s squared.
+    + eps / s / s => + eps / s  # eps is divided by s; the squares shrink with s squared.
+    / s / s => / s**2  # s**2 leaves the range: divide by s twice.
+    , rstd / s => , rstd  # this is the rstd of x / s; that of x is smaller by s.
+    , rstd / s => , rstd * s  # multiplied by s; a larger row has a smaller rstd.
+    s = np => s = np.abs(x).max(axis=-1, keepdims=True); np  # 0 / 0 for zeros: let s >= sqrt(eps).
+    , np.sqrt(eps)) => , 0)  # eps / s**2 overflows where s is tiny: which s suits such a row?
+""")
+@mistakes({"float64 does not hold its own squares: rows of 1e200 overflow. Scale.": _in_float64})
+def rms_forward_safe(x, gamma, eps):
+    """Return y (N, D) and rstd (N, 1), also where the squares of x overflow or vanish."""
+    one, eps = x.dtype.type(1), x.dtype.type(eps)
+    top = np.maximum(np.abs(x).max(axis=-1, keepdims=True), np.sqrt(eps))  # (N, 1)
+    s = np.ldexp(one, np.frexp(top)[1] - 1)  # (N, 1)
+    small = x / s  # (N, D)
+    rstd = 1 / np.sqrt(np.mean(small * small, axis=-1, keepdims=True) + eps / s / s)  # (N, 1)
+    return gamma * (small * rstd), rstd / s
+
+
+def _blocks_are_used(function):
+    """Judge by an x of 2 MiB, in blocks of 32 KiB."""
+    x = np.random.default_rng(79).standard_normal((2048, 256), np.float32)
+    arrays = {"x": x, "gamma": np.ones(256, np.float32)}
+    return blocks_are_used(function, arrays, (1e-5, 32), ("x",), cache_bytes=512 * 1024)
+
+
+def _block_cases():
+    for N, D, rows, eps in (11, 5, 4, 1e-5), (12, 7, 3, 0.1), (3, 6, 8, 1e-5):
+        a = layer(81, N, D)
+        yield f"{N} rows in blocks of {rows}", (a.x, a.gamma, eps, rows)
+
+
+@exercise("y rstd", lambda: dict(_block_cases()), judge=_blocks_are_used)
+@mistakes("""
+    len(x), rows) => len(x) - rows + 1, rows)  # the last, shorter block of rows is missing.
+    range(0, len(x), rows) => [0]  # only the first block is there.
+    start + rows) => start + 1)  # only one row of each block: a block ends at start + rows.
+    ms = => ms = np.mean(x[block] ** 2);  # one mean square for a block; each row has its own.
+""")
+def rms_forward_blocked(x, gamma, eps, rows):
+    """Return y (N, D) and rstd (N, 1), from so many rows of x at a time."""
+    y, rstd = np.empty_like(x), np.empty_like(x[:, :1])  # (N, D), (N, 1)
+    for start in range(0, len(x), rows):
+        block = slice(start, start + rows)
+        ms = np.vecdot(x[block], x[block]) / x.shape[1]  # (rows,)
+        rstd[block, 0] = 1 / np.sqrt(ms + eps)
+        np.multiply(x[block], rstd[block], out=y[block])  # (rows, D)
+        y[block] *= gamma
+    return y, rstd

@@ -32,12 +32,11 @@ def blocks_are_used(function, arrays, numbers, matrices, cache_bytes):
     longest = max(steps, key=_longest)
     if _longest(longest) > rows * matrix[0].nbytes:
         return (
-            f"The numbers are right, but an operation ({longest.name}) goes over "
-            f"{_longest(longest) / matrix[0].nbytes:.0f} rows at once, where rows is {rows}. Is it "
-            "outside the loop, or are the pieces longer than rows?"
+            f"The numbers are right, but where rows is {rows}, an operation ({longest.name}) goes "
+            f"over {_longest(longest) / matrix[0].nbytes:.0f} rows at once. Is it outside the loop?"
         )
     for name in matrices:
-        mine = _only(steps, [arrays[name]], writes=False)
+        mine = _only(steps, [arrays[name]])
         sizes = [size for step in mine for _, size in step.reads]
         times = traffic(mine, cache_bytes) / matrix.nbytes
         if times > 1.5:
@@ -53,25 +52,20 @@ def blocks_are_used(function, arrays, numbers, matrices, cache_bytes):
     # small temporaries are left out: where they lie, and so what they cost, is malloc's choice
     of_matrices = _only(steps, [*(arrays[name] for name in matrices), result[0]])
     moved, least = traffic(of_matrices, cache_bytes) / matrix.nbytes, len(matrices) + 1
+    said = f"{moved:.0f} values per element moved; {least} must."
     if moved > least + 1.5:  # one more: who begins with zeros writes the result twice
-        return (
-            f"The numbers are right, but {moved:.0f} values per element go through memory, where "
-            f"{least} must. Is the result made in several steps, over all rows each?"
-        )
-    return Score(f"{moved:.0f} values per element moved; {least} must.")
+        return f"The numbers are right, but {said} Is the result made in several steps?"
+    return Score(said)
 
 
-def _only(steps, arrays, writes=True):
+def _only(steps, arrays):
     """Return the steps with only those operands that lie in the arrays."""
     bounds = [np.lib.array_utils.byte_bounds(np.asarray(a)) for a in arrays]
 
     def inside(operands):
         return [o for o in operands if any(low <= o[0] < high for low, high in bounds)]
 
-    return [
-        step._replace(reads=inside(step.reads), writes=inside(step.writes) if writes else [])
-        for step in steps
-    ]
+    return [s._replace(reads=inside(s.reads), writes=inside(s.writes)) for s in steps]
 
 
 def _longest(step):
