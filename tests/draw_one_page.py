@@ -41,7 +41,7 @@ FORMULAS = (
     (
         r"$dx \,=\, \mathrm{rstd}\,(\,g - \mathrm{mean}(g)$"
         r"$\,-\, \hat{x}\,\mathrm{mean}(g\,\hat{x})\,)$",
-        "where  g = γ dy  also inside the means",
+        "where  g = γ dy,  also inside the means",
     ),
     (r"$g$", "straight ahead"),
     (r"$\mathrm{mean}(g)$", "every x moves the mean"),
