@@ -1,37 +1,6 @@
-"""CUDA source to be read on a page, in colour."""
-
-import html
-import re
+"""CUDA source to be read on a page, in its colours."""
 
 from . import passes
-
-TOKENS = {  # colours that can be read on white and on black
-    "#808080": r"//[^\n]*",
-    "#c2571a": r"(?<!&)#\w+(?: unroll)?",
-    "#9a5fd0": r"\b__\w+|\b(?:atomicAdd|threadIdx|blockIdx|blockDim|gridDim)\b",
-    "#2f81c7": r"\b(?:bool|break|class|const|double|else|extern|false|float[24]?|for|if|int|long"
-    r"|return|struct|template|true|unsigned|using|void|while)\b",
-}
-
-
-class Listing:
-    """Source that a notebook shows in colour, and anything else as it is."""
-
-    def __init__(self, text):
-        self.text = text
-
-    def __repr__(self):
-        return self.text
-
-    def _repr_html_(self):
-        def coloured(token):
-            colour = list(TOKENS)[token.lastindex - 1]
-            return f'<span style="color:{colour}">{token[0]}</span>'
-
-        pattern = "|".join(f"({token})" for token in TOKENS.values())
-        text = re.sub(pattern, coloured, html.escape(self.text))
-        style = "font-family:var(--jp-code-font-family,monospace);line-height:1.3"
-        return f"<pre style='{style}'>{text}</pre>"
 
 
 def listing(start, end="\n}\n", source=None):
@@ -46,16 +15,21 @@ def listing(start, end="\n}\n", source=None):
 
     Returns
     -------
-    Listing
+    IPython.display.Markdown
+        Its data is the source in a block of code.
 
     Raises
     ------
     ValueError
         If start or end is not in the source.
     """
+    from IPython.display import Markdown  # here: kernels also run where there is no notebook
+
     source = passes.read_source() if source is None else source
     first = source.rindex("\n", 0, source.index(start) + 1) + 1
     before = source.rindex("\n", 0, first - 1) + 1
     if source.startswith("template", before):
         first = before
-    return Listing(source[first : source.index(end, first) + len(end)].rstrip())
+    code = source[first : source.index(end, first) + len(end)].rstrip()
+    style = "font-family:var(--jp-code-font-family,monospace)"  # exported pages do not set it
+    return Markdown(f"<div style='{style}'>\n\n```c++\n{code}\n```\n\n</div>")
