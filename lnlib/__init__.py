@@ -7,13 +7,3 @@ from .layernorm import (
     layer_norm_backward_staged,
     layer_norm_forward,
 )
-
-__all__ = [
-    "LayerNormCache",
-    "adjoint_check",
-    "directional_check",
-    "gradcheck",
-    "layer_norm_backward",
-    "layer_norm_backward_staged",
-    "layer_norm_forward",
-]

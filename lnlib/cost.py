@@ -1,6 +1,5 @@
 """What the layer costs: FLOPs, bytes through memory and peak memory, counted from the source."""
 
-import tracemalloc
 from typing import NamedTuple
 
 import numpy as np
@@ -63,7 +62,7 @@ def cost(variant, direction, N, D, dtype=np.float32, *, out=False, elides=True):
     out : bool
         Whether y or dx goes to memory that the caller owns (blocked and fused).
     elides : bool
-        Whether NumPy reuses temporaries, see `numpy_elides`.
+        Whether NumPy writes a large result over a temporary of the same shape (it needs POSIX).
 
     Returns
     -------
@@ -96,16 +95,6 @@ def cost(variant, direction, N, D, dtype=np.float32, *, out=False, elides=True):
             values += 3 * rows * D + rows // blocked.RUN * (1 + doubles) * D
             values += (5 * doubles + 3) * D + 7 * rows
     return Cost(flops * N * D, moved * N * D * itemsize, values * itemsize)
-
-
-def numpy_elides():
-    """Whether NumPy writes a large result over a temporary of the same shape (it needs POSIX)."""
-    a = np.ones(1 << 20)
-    tracemalloc.start()
-    (a + a) + a
-    peak = tracemalloc.get_traced_memory()[1]
-    tracemalloc.stop()
-    return peak < 1.5 * a.nbytes
 
 
 def roofline(intensity, bandwidth, arithmetic):

@@ -27,15 +27,6 @@ def backward_means(dy, cache):
     return rstd * (g - g.mean(axis=-1, keepdims=True) - x_hat * along), dgamma, dbeta
 
 
-def one_pass_forward(x, gamma, beta, eps=1e-5):
-    """Take the variance in one pass over x, with the digits that lesson 04 gives it."""
-    mean = x.mean(axis=-1, keepdims=True)  # (N, 1)
-    var = (x * x).mean(axis=-1, keepdims=True) - mean * mean  # (N, 1)
-    rstd = 1 / np.sqrt(var + eps)  # (N, 1)
-    x_hat = (x - mean) * rstd  # (N, D)
-    return gamma * x_hat + beta  # (N, D)
-
-
 def forward_rstd(x, gamma, beta, eps=1e-5):
     """Take both statistics first."""
     mean = x.mean(axis=-1, keepdims=True)

@@ -9,7 +9,6 @@ import math
 import re
 import threading
 from collections import OrderedDict
-from contextvars import ContextVar
 from typing import NamedTuple
 from unittest import mock
 
@@ -53,8 +52,8 @@ def trace(function, *arrays):
     ----------
     function : callable
         What it does to the arrays through NumPy is seen, assignments and copies too. Not seen are
-        single elements, and what happens in other threads or behind a list, a buffer or an
-        address; a trace within this one keeps its steps. Traces in other threads wait for this one.
+        single elements, and what happens behind a list, a buffer or an address; a trace within this
+        one keeps its steps. Traces in other threads wait for this one.
     *arrays : ndarray
 
     Returns
@@ -63,13 +62,9 @@ def trace(function, *arrays):
         What function returned; its arrays will be seen by the next trace too.
     steps : list of Step
     """
-    steps = []
-    with _one_thread, mock.patch.multiple(np, **{n: _watched(getattr(np, n)) for n in MAKERS}):
-        token = _active.set(steps)
-        try:
-            return function(*(a.view(_Traced) for a in arrays)), steps
-        finally:
-            _active.reset(token)
+    steps, makers = [], {name: _watched(getattr(np, name)) for name in MAKERS}
+    with _one_thread, mock.patch(f"{__name__}._steps", steps), mock.patch.multiple(np, **makers):
+        return function(*(a.view(_Traced) for a in arrays)), steps
 
 
 def traffic(steps, cache_bytes):
@@ -90,8 +85,8 @@ def traffic(steps, cache_bytes):
     """
     cache, moved = OrderedDict(), 0  # page -> whether it was written, least recently used first
     for step in steps:
-        operands = [(pages, False) for pages in map(_pages, step.reads)]
-        operands += [(pages, True) for pages in map(_pages, step.writes)]
+        spans = [(*span, False) for span in step.reads] + [(*span, True) for span in step.writes]
+        operands = [(range(a // PAGE, (a + n - 1) // PAGE + 1), write) for a, n, write in spans]
         # all operands side by side
         for k in range(max((len(pages) for pages, _ in operands), default=0)):
             for pages, write in operands:
@@ -104,13 +99,8 @@ def traffic(steps, cache_bytes):
     return (moved + sum(cache.values())) * PAGE
 
 
-def _pages(operand):
-    address, size = operand
-    return range(address // PAGE, (address + size - 1) // PAGE + 1)
-
-
 _one_thread = threading.RLock()  # which may trace, also within a trace
-_active = ContextVar("active", default=None)  # the list of its trace
+_steps = None  # what is being recorded
 
 
 class _Traced(np.ndarray):
@@ -165,7 +155,7 @@ def _watch(name, call, args, kwargs):
 
     It reads its arguments and writes its result, out=, or, if it returns None, its first argument.
     """
-    steps = _active.get()
+    steps = _steps
     if steps is None:
         return call()
     before = len(steps)
@@ -182,9 +172,8 @@ def _watch(name, call, args, kwargs):
 
 
 def _record(name, flops, reads, writes):
-    steps = _active.get()
-    if steps is not None:
-        steps.append(Step(name, int(flops), _ranges(reads), _ranges(writes)))
+    if _steps is not None:
+        _steps.append(Step(name, int(flops), _ranges(reads), _ranges(writes)))
 
 
 def _ufunc_flops(ufunc, method, inputs, options, result):

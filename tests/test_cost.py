@@ -4,7 +4,6 @@ import concurrent.futures
 import functools
 import importlib.util
 import shlex
-import subprocess
 import sys
 import tracemalloc
 
@@ -69,6 +68,10 @@ def peak_of(function, *args, **kwargs):
     return result, peak
 
 
+_, PEAK = peak_of(lambda a: (a + a) + a, np.ones(2**20))
+ELIDES = PEAK < 12 * 2**20  # NumPy wrote over its temporary
+
+
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 @pytest.mark.parametrize(
     "variant, N, D",
@@ -83,8 +86,7 @@ def test_peak_memory(variant, N, D, dtype):
         (_, cache), first = peak_of(forward, x, gamma, beta, **options)
         _, second = peak_of(backward, dy, cache, **options)
         for direction, peak in (("forward", first), ("backward", second)):
-            elides = cost.numpy_elides()
-            predicted = cost.cost(variant, direction, N, D, dtype, out=out, elides=elides).peak
+            predicted = cost.cost(variant, direction, N, D, dtype, out=out, elides=ELIDES).peak
             assert peak == pytest.approx(predicted, rel=0.05)
 
 
@@ -271,13 +273,12 @@ def test_traces_in_threads_see_their_own_work_and_put_numpy_back():
     assert [getattr(np, name) for name in MAKERS] == makers
 
 
-def test_threads_that_do_not_trace_get_plain_arrays():
+def test_threads_that_a_function_starts_are_seen():
     def work(a):
         with concurrent.futures.ThreadPoolExecutor(1) as pool:
-            return type(a), pool.submit(lambda: type(np.ones(3))).result()
+            return pool.submit(lambda: a + np.ones(3)).result()
 
-    (traced, other), steps = trace(work, np.ones(3))
-    assert traced is not np.ndarray and other is np.ndarray and not steps
+    assert [step.name for step in trace(work, np.ones(3))[1]] == ["ones", "add"]
 
 
 def test_strips_of_the_backward_pass_move_three_values():
@@ -348,58 +349,11 @@ def test_medians_of_a_slow_and_a_fast_function():
     assert calls["slow"] >= 4 and calls["fast"] > 100
 
 
-def test_compare_times_every_variant():
-    times = bench.compare((1, 3, 8), np.float32, seconds=0)
-    assert list(times) == [*textbook.FORMS, "reference", "blocked", "out=", "copy"]
-    assert all(t > 0 for t in times.values())
-
-
-def test_the_benchmarks_compiler_adds_up_and_leaves_subnormals():
-    code = """
-import sys
-import numpy as np
-from lnlib import bench
-compiled = bench.native(
-    "void total(const float *x, double *s, long N, long D)"
-    "{ for (long n = 0; n < N * D; n++) *s += x[n]; }"
-)
-if compiled is None:
-    sys.exit(77)
-total = np.zeros(1)
-compiled("total", np.ones((3, 100), np.float32), total)
-print(total[0], np.float32(1e-40) * np.float32(1) > 0)
-"""
-    command = [
-        sys.executable,
-        "-c",
-        code,
-    ]  # a fresh process: nothing else may have switched them off
-    done = subprocess.run(command, capture_output=True, text=True)
-    if done.returncode == 77:
-        pytest.skip("needs a C++ compiler")
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.split() == ["300.0", "True"]
-
-
-ROOTS = (
-    "void roots(const double *x, double *y, long N, long D)"
-    "{ for (long n = 0; n < N * D; n++) y[n] = sqrt(x[n]); }"
-)
-
-
-@pytest.mark.skipif(compiler() is None, reason="needs a C++ compiler")
-def test_the_benchmarks_compiler_is_what_cxx_says(monkeypatch, tmp_path):
-    called = tmp_path / "called"
-    code = (
-        f"import subprocess, sys; open({str(called)!r}, 'w').close(); "
-        f"sys.exit(subprocess.run([*{compiler()!r}, *sys.argv[1:]]).returncode)"
-    )
-    monkeypatch.setenv("CXX", shlex.join([sys.executable, "-c", code]))
-    x, y = np.arange(6.0).reshape(2, 3), np.empty((2, 3))
-    bench.native(ROOTS)("roots", x, y)
-    assert np.array_equal(y, np.sqrt(x)) and called.exists()
+def test_the_compiler_is_what_cxx_says(monkeypatch):
+    monkeypatch.setenv("CXX", shlex.join([sys.executable, "-c", "pass"]))
+    assert compiler() == [sys.executable, "-c", "pass"]
     monkeypatch.setenv("CXX", "no-such-compiler")  # not another one, then
-    assert compiler() is None and bench.native(ROOTS) is None
+    assert compiler() is None
 
 
 def test_the_compiler_of_last_resort(monkeypatch):
@@ -408,4 +362,4 @@ def test_the_compiler_of_last_resort(monkeypatch):
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: name == "ziglang" or None)
     assert compiler() == [sys.executable, "-m", "ziglang", "cc"]
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-    assert compiler() is None and bench.native(ROOTS) is None
+    assert compiler() is None
