@@ -24,10 +24,11 @@ LINES = {  # never right, wherever it stands -> what is wrong with it
 }
 MESSAGES = {  # of g++ or clang++ -> in other words; {} is the name that stands in it
     r"['‘](\w+)['’] was not declared|undeclared identifier '(\w+)'|arguments to ['‘](\w+)['’]": (
-        "{0} is not declared: it is misspelt, or has no type in front of it"
+        "{0} is not declared: it is misspelt, has no type in front, or is made further down"
     ),
     r"expected (primary-)?expression": "an operand is missing",
     r"expected [^:]*['‘];['’]": "a semicolon is missing in it or at the end of the line before",
+    r"end of non-void": "a way through it has no return; nothing after a return is run",
     r"read-only|const-qualified": "it is const, and cannot be changed",
     r"no matching function for call to ['‘](\w+)": (
         "{0} does not take these arguments, or misses THREADS, as in {0}<THREADS>(...)"

@@ -20,11 +20,14 @@ from .kernels import UNFILLED, code_of, launch, source_of
         "vectors of 1": (0, 32, 1, 77),
         "a thread past the end of the row": (11, 32, 4, 40),
     },
+    rtol=0,
 )
 @mistakes("""
     vectors = => n = -(-D // width // threads); vectors =
     thread, D // width, threads => thread * n, min(D // width, thread * n + n)
         one chunk for each thread: neighbours read far apart (uncoalesced, slow).
+    return [ => return [*range(thread * (D // threads), (thread + 1) * (D // threads))]; [
+        a chunk of columns for each thread: that is the lower strip. Here thread t loads vector t.
     return [ => return [k + j for k in range(thread, D, threads * width) for j in range(width)]; [
         thread 25 begins at column 100: a vector has width columns.
     return [ => return [*range(thread, D, threads)]; [  # a thread loads width neighbours at a time.
@@ -101,6 +104,11 @@ def _lanes(values, *steps, partner=np.bitwise_xor, send_first=False):
     np.sqrt(var + EPS) => (np.sqrt(var) + EPS)  # eps stands outside the root.
     np.sqrt =>  # the root is missing.
     _lanes(xc * xc => _lanes(x * x  # the mean of squares, not the variance: centre first.
+    var = _lanes(xc * xc, 1, 2, 4, 8, 16) / 32 => var = _lanes(xc * xc, 1, 2, 4, 8, 16) / 31
+        the variance divides by 32 here, not by 31.
+    var = _lanes(xc * xc, 1, 2, 4, 8, 16) / 32 => var = _lanes(xc * xc, 1, 2, 4, 8, 16)
+        the squares are added up, but not divided by 32.
+    return xc => return x  # the mean is not subtracted from value itself.
 """)
 def normalise_in_a_warp():
     """Return what the solution's CUDA computes, with NumPy: the rows, normalised."""
@@ -125,7 +133,7 @@ __global__ void sums(const float *x, float *total, float *squares, int how_many)
 WHICH_BARRIER = {  # in what the emulator says -> what it means in this function
     r"waits at __syncthreads": "Not all threads reach the same barrier",
     r"slots\[0\]: thread \d+ reads": "The result is read before thread 0 has added the last part",
-    r"slots\[(6[4-9]|[7-9]\d|1\d\d)\]: thread": (
+    r"slots\[(6[4-9]|[7-9]\d|1\d\d)\]: thread|s it in line (\d+), .*read it in line (?!\2\b)": (
         "A slot is added before the thread that fills it has done so"
     ),
     r"slots\[\d+\]: thread": "A step uses slots that the step before has yet to change",
@@ -133,8 +141,9 @@ WHICH_BARRIER = {  # in what the emulator says -> what it means in this function
 BARRIER_IN_AN_IF = r"if\s*\([^()]*threadIdx[^()]*\)\s*(\{[^{}]*)?__syncthreads"
 SKIPPED = {"": "A barrier stands inside an if: the threads that skip it do not arrive"}
 SECOND_SUM = {
+    r"waits at __syncthreads": "Not all threads reach the same barrier",
     "": "One sum alone is right. But when a second one follows, a fast thread fills its slot again "
-    "before a slow one has read the first result"
+    "before a slow one has read the first result",
 }
 
 
@@ -276,7 +285,7 @@ def _still_wrong(function):
     s = a + b => s = a  # b is not added.
     s = a + b => s = b  # a is not added.
     _normalised(s) => _normalised(a)  # made from a alone: the sum must stay in row.
-    _normalised(s) => np.nan * s  # row is not filled, here or in padding, which must be zero.
+    _normalised(s) => np.nan * s  # row, or registers of yours, hold what nobody loaded.
     return s => return np.where(np.arange(1000) < 256, s, np.nan)  # each thread writes one vector.
     a + b => a + a  # a is added twice, and b not at all.
 """)
