@@ -285,7 +285,7 @@ def _still_wrong(function):
     s = a + b => s = a  # b is not added.
     s = a + b => s = b  # a is not added.
     _normalised(s) => _normalised(a)  # made from a alone: the sum must stay in row.
-    _normalised(s) => np.nan * s  # row, or registers of yours, hold what nobody loaded.
+    _normalised(s) => np.nan * s  # row, its padding (zero) or your registers: nobody fills them.
     return s => return np.where(np.arange(1000) < 256, s, np.nan)  # each thread writes one vector.
     a + b => a + a  # a is added twice, and b not at all.
 """)
