@@ -116,7 +116,7 @@ def _trouble():
 
 @functools.cache
 def machine():
-    """Return CuPy's current device as what `passes` runs on; RuntimeError if there is none."""
+    """Return CuPy as the machine that `passes` describes; RuntimeError if there is no GPU."""
     if trouble := _trouble():
         raise RuntimeError(trouble)
     cupy = _cupy()
