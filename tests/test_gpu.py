@@ -15,7 +15,7 @@ from test_layernorm import DENORMAL, data
 
 import lnlib
 from lnlib import gpu
-from lnlib.gpu import bench, emulator, launch, nvrtc, passes, residency
+from lnlib.gpu import bench, emulator, launch, passes, residency
 
 PROMISE = 4e-7
 ORDERS = ["forward", "reverse", 1]
@@ -38,7 +38,8 @@ def emulate_backward_changed(source, changed, dy, cache, order="forward"):
         own = source if name.startswith(f"{changed}<") else None
         emulator._machine(order, own, None).run(name, *launch)
 
-    machine = emulator._machine(order, None, None)._replace(run=run)
+    machine = emulator._machine(order, None, None)
+    machine.run = run
     return passes.backward(machine, dy, cache, changed if changed in BACKWARD else "backward")
 
 
@@ -432,7 +433,8 @@ def test_sizes_beyond_the_kernels_integers(shape):
         shape=shape, ndim=2, size=shape[0] * shape[1], dtype=np.dtype(np.float32),
         flags=SimpleNamespace(c_contiguous=True),
     )  # fmt: skip
-    machine = emulator._machine("forward", None, None)._replace(array_type=SimpleNamespace)
+    machine = emulator._machine("forward", None, None)
+    machine.array_type = SimpleNamespace
     with pytest.raises(ValueError, match=r"x must have D < 2\*\*30 and fewer than 2\*\*31 rows"):
         passes.forward(machine, huge, ROW, ROW, 1e-5)
 
@@ -530,7 +532,9 @@ def tightest(names, all_of_them=False):
 @pytest.mark.parametrize("arch", residency.LIMITS)
 def test_compiles_without_spills(arch):
     """What is nearest to it; for sm_75, where most registers are taken, and sm_90 whatever runs."""
-    if arch not in nvrtc.architectures():
+    from cupy.cuda import nvrtc
+
+    if int(arch.removeprefix("sm_")) not in nvrtc.getSupportedArchs():
         pytest.skip(f"this NVRTC does not compile for {arch}")
     every = passes.instances(shared_limit=residency.LIMITS[arch].shared_per_block)
     names = tightest(every, arch in ("sm_75", "sm_90"))
@@ -580,6 +584,21 @@ def test_spills_and_shared_memory_are_reported():
     tight = gpu.read_source().replace("THREADS == 512 ? BLOCKS_OF_512 : 0", "32")
     crowded = gpu.compile("sm_90", [name], tight)[name]
     assert crowded.registers <= 32 and crowded.spilled > 0
+
+
+@needs_nvrtc
+def test_what_a_kernel_calls_is_not_reported_for_it():
+    source = """
+    __noinline__ __device__ float called(float v) { return __sinf(v); }
+    template <int N> __global__ void __launch_bounds__(1024, 2) crowded(float *x)
+    {
+        float kept[N];
+        for (int k = 0; k < N; k++) kept[k] = x[k];
+        x[0] = called(x[1]);
+        __syncthreads();
+        for (int k = 0; k < N; k++) x[N + k] = kept[k];
+    }"""
+    assert gpu.compile("sm_90", ["crowded<64>"], source)["crowded<64>"].spilled > 0
 
 
 @needs_nvrtc
@@ -660,10 +679,7 @@ def fake_cupy(monkeypatch):
     attributes = {"MultiProcessorCount": 2, "MaxSharedMemoryPerBlockOptin": 227 * 1024}
     runtime = SimpleNamespace(
         driverGetVersion=lambda: 12090, getDeviceCount=lambda: 1, getDevice=lambda: 0,
-        getDeviceProperties=lambda k: {
-            "name": b"Fake", "major": 9, "minor": 0, "multiProcessorCount": 2,
-            "l2CacheSize": 5 * 2**20,
-        },
+        getDeviceProperties=lambda k: {"name": b"Fake", "major": 9, "minor": 0},
         CUDARuntimeError=RuntimeError,
     )  # fmt: skip
     compiled = []
@@ -721,7 +737,6 @@ def test_launching_checks_first(fake_cupy):
     "part, answer, sentence",
     [
         ("driverGetVersion", 0, "there is no NVIDIA driver"),
-        ("getDeviceCount", 0, "but no NVIDIA GPU"),
         (
             "getDeviceCount",
             RuntimeError("cudaErrorNoDevice"),
@@ -774,7 +789,6 @@ def test_benchmark_of_the_fake(fake_bench, monkeypatch, tmp_path, capsys):
     assert bench.main(["--save", str(path), "--shapes", "9x32"]) == 0
     record = json.loads(path.read_text())
     assert record["device"] == "Fake" and record["driver"] == 12090 and record["nvrtc"] == "12.9"
-    assert record["multiprocessors"] == 2 and record["L2 bytes"] == 5 * 2**20
     rungs = [(one["pass"], one["rung"]) for one in record["measured"]]
     assert len(rungs) == len(set(rungs)) == 9 + 1 + 2 * 2 * 2
     for one in record["measured"]:

@@ -7,9 +7,3 @@ from .nvrtc import Compiled, compile
 from .passes import Cache, read_source
 from .residency import Occupancy, occupancy
 from .translate import EmulationError, Unsupported
-
-__all__ = [
-    "Cache", "Compiled", "EmulationError", "Occupancy", "Traffic", "Unsupported", "available",
-    "compile", "emulate_backward", "emulate_forward", "layer_norm_backward", "layer_norm_forward",
-    "listing", "occupancy", "read_source", "status",
-]  # fmt: skip

@@ -9,7 +9,6 @@ block of the second stage.
 """
 
 import argparse
-import datetime
 import functools
 import itertools
 import json
@@ -121,38 +120,32 @@ def timer(cupy):
 
 
 def arrays(cupy, rows, D):
-    """Return dy, x, gamma, beta, and the right y, dx, dgamma and dbeta in float64."""
+    """Return dy, x, gamma, beta, and for each pass {name: right result in float64}."""
     rng = np.random.default_rng(0)
     dy, x = (cupy.asarray(rng.standard_normal((rows, D), np.float32)) for _ in range(2))
     gamma, beta = (cupy.asarray(rng.uniform(0.5, 2, D).astype(np.float32)) for _ in range(2))
     wide = [a.astype(np.float64) for a in (dy, x, gamma, beta)]
     forward, backward = textbook.FORMS["rstd"]
     y, cache = forward(*wide[1:], float(np.float32(1e-5)))
-    truth = {"forward": (y,), "backward": backward(wide[0], cache)}
-    return (dy, x, gamma, beta), truth
+    gradients = dict(zip(("dx", "dgamma", "dbeta"), backward(wide[0], cache)))
+    return (dy, x, gamma, beta), {"forward": {"y": y}, "backward": gradients}
 
 
-def errors(which, results, truth):
+def errors(results, truth):
     """Return {name: largest error, relative to the largest entry} for the results of a pass."""
-    names = {"forward": ("y",), "backward": ("dx", "dgamma", "dbeta")}[which]
     return {
         name: float(abs(result - exact).max() / abs(exact).max())
-        for name, result, exact in zip(names, results, truth[which])
+        for result, (name, exact) in zip(results, truth.items())
     }
-
-
-def warm_up(cupy, call):
-    """Keep the GPU busy until its clock has risen."""
-    end = time.perf_counter() + WARM_UP
-    while time.perf_counter() < end:
-        call()
-        cupy.cuda.Device().synchronize()
 
 
 def measure(cupy, rows, D, measure_call, tune=False):
     """Time copies and every rung, or with tune every configuration, at one shape, as dicts."""
     given, truth = arrays(cupy, rows, D)
-    warm_up(cupy, given[0].copy)
+    end = time.perf_counter() + WARM_UP
+    while time.perf_counter() < end:
+        given[0].copy()
+        cupy.cuda.Device().synchronize()
     first, last = (copies(cupy, rows, D, when) for when in ("first", "last"))
     measured = []
     for which, rung, call in [*first, *(configurations if tune else rungs)(*given), *last]:
@@ -161,7 +154,7 @@ def measure(cupy, rows, D, measure_call, tune=False):
         try:
             results = call()
             if isinstance(results, tuple):  # of one of the passes
-                one["errors"] = errors(which, results, truth)
+                one["errors"] = errors(results, truth[which])
             if not all(e <= (PROMISE if tune else SANE) for e in one["errors"].values()):
                 raise AssertionError(f"{rung} is wrong at {rows} x {D}: {one['errors']}")
             one |= measure_call(call)
@@ -184,12 +177,10 @@ def machine(cupy):
     properties = runtime.getDeviceProperties(runtime.getDevice())
     return {
         "device": properties["name"].decode(),
-        "multiprocessors": properties["multiProcessorCount"],
-        "L2 bytes": properties["l2CacheSize"],
         "driver": runtime.driverGetVersion(),
         "nvrtc": ".".join(map(str, cupy.cuda.nvrtc.getVersion())),
         "cupy": cupy.__version__,
-        "date": datetime.date.today().isoformat(),
+        "date": time.strftime("%Y-%m-%d"),
     }
 
 
@@ -198,9 +189,7 @@ def main(words=None):
     parser = argparse.ArgumentParser(prog="python -m lnlib.gpu.bench", description=__doc__)
     parser.add_argument("--save", type=Path, metavar="FILE", help="write the result as JSON")
     parser.add_argument("--tune", action="store_true", help="try configurations of the kernels")
-    parser.add_argument(
-        "--shapes", type=_shape, nargs="+", default=SHAPES, metavar="ROWSxD", help="8192x1024 ..."
-    )
+    parser.add_argument("--shapes", type=_shape, nargs="+", default=SHAPES, metavar="ROWSxD")
     asked = parser.parse_args(words)
     print(launch.status())
     if not launch.available():
@@ -214,9 +203,7 @@ def main(words=None):
         if asked.save:  # after each shape: what was measured is not lost if the rest fails
             asked.save.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
         if asked.tune:
-            measured.sort(
-                key=lambda one: (one["pass"] == "backward", one.get("microseconds", np.inf))
-            )
+            measured.sort(key=lambda one: (one["pass"], one.get("microseconds", np.inf)))
         print(f"\n{rows} rows of {D}: median (p10, p90), rate by minimum bytes, fraction of copy")
         for one in measured:
             print(f"  {one['pass']:8} {one['rung']:56}", one.get("failed") or FIGURES.format(**one))

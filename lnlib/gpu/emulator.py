@@ -15,8 +15,8 @@ import signal
 import subprocess
 import sys
 import tempfile
-import threading
 from pathlib import Path
+from types import SimpleNamespace
 from typing import NamedTuple
 
 import numpy as np
@@ -26,8 +26,6 @@ from .translate import EmulationError, errors_in, explain, translate
 
 FOLDER = Path(__file__).parent
 BLOCKS = 3  # of the backward pass: few, so that each has several rows
-SHARED_LIMIT = 227 * 1024  # bytes that a block can have, as on sm_90
-LOCK = threading.Lock()  # one compilation at a time
 _call = functools.partial(subprocess.run, capture_output=True, encoding="utf-8", errors="replace")
 
 
@@ -107,8 +105,7 @@ def emulate_forward(
     TypeError, ValueError
         If an argument does not fit.
     """
-    machine = _machine(order, source, counts)
-    return passes.forward(machine, x, gamma, beta, eps, kernel, width)
+    return passes.forward(_machine(order, source, counts), x, gamma, beta, eps, kernel, width)
 
 
 def emulate_backward(
@@ -151,13 +148,9 @@ def status():
 
 def compiler():
     """Return the command of a C++ compiler as a list, CXX if that is set, or None."""
-    chosen = os.environ.get("CXX")
-    for candidate in [chosen] if chosen else ["g++", "clang++", "c++"]:
-        try:
-            command = shlex.split(candidate)
-        except ValueError:  # a quotation mark that is not closed
-            continue
-        if command and shutil.which(command[0]):
+    chosen = shlex.split(os.environ.get("CXX", ""))
+    for command in [chosen] if chosen else [["g++"], ["clang++"], ["c++"]]:
+        if shutil.which(command[0]):
             return command
     if not chosen and importlib.util.find_spec("ziglang"):
         return [sys.executable, "-m", "ziglang", "cc"]
@@ -188,7 +181,7 @@ def _machine(order, source, counts):
     if order not in ("forward", "reverse") and not (isinstance(order, int) and order >= 0):
         raise ValueError(f'order must be "forward", "reverse" or an int >= 0, got {order!r}')
     source = passes.read_source() if source is None else source
-    return passes.Machine(
+    return SimpleNamespace(
         array_type=np.ndarray,
         empty=_poisoned,
         zeros=np.zeros,
@@ -196,15 +189,13 @@ def _machine(order, source, counts):
         check_place=lambda name, array: None,
         run=functools.partial(run, order, source, counts),
         blocks=lambda kernel, threads, shared_bytes: BLOCKS,
-        shared_limit=lambda: SHARED_LIMIT,
+        shared_limit=lambda: 227 * 1024,  # as on sm_90
     )
 
 
 def _poisoned(shape, dtype):
     """Return an array of NaN: what a kernel does not write stays NaN. All bits set are one."""
-    array = np.empty(shape, dtype)
-    array.reshape(-1).view(np.uint8).fill(255)
-    return array
+    return np.full(shape, -1, f"i{np.dtype(dtype).itemsize}").view(dtype)
 
 
 def run(
@@ -216,8 +207,7 @@ def run(
     What the kernel prints is printed. counts is a dict, to be filled with Traffic, or None.
     """
     profile = counts is not None
-    with LOCK:
-        program = _build(source, kernel, len(inputs) + len(outputs) + len(numbers))
+    program = _build(source, kernel, len(inputs) + len(outputs) + len(numbers))
     words, first = [], 0
     with tempfile.NamedTemporaryFile(dir=program.parent) as file:
         for name, array in (inputs | outputs).items():
@@ -272,7 +262,7 @@ def _build(source, kernel, arguments):
         done = _compile(emulator, (FOLDER / "emulator.cpp").read_text(encoding="utf-8"), "-O2")
         _require(done, f"{shlex.join(compiler())} does not compile the emulator")
     kernel_o = program.with_suffix(".o")
-    done = _compile(kernel_o, text, "-O0", "-g1", *_watching(tuple(compiler())))
+    done = _compile(kernel_o, text, "-O0", "-g1", *_watching())
     if done.returncode:
         explain(kernel, source, done.stderr)
     done = _call([*compiler(), "-g", "-pie", "-o", program, kernel_o, emulator, "-lm"])
@@ -292,12 +282,11 @@ def _compile(result, text, *flags):
     return _call([*command, "-I", FOLDER, *flags, "-x", "c++", "-"], input=text)
 
 
-@functools.cache
-def _watching(compiler):
-    """Return the options that make a compiler call emulator.cpp wherever memory is used."""
-    version = _call([*compiler, "--version"]).stdout
+def _watching():
+    """Return the options that make the compiler call emulator.cpp wherever memory is used."""
+    version = _call([*compiler(), "--version"]).stdout
     unset = "-ftrivial-auto-var-init=pattern"  # registers nobody has set hold NaN, or huge numbers
-    if "ziglang" in compiler or "clang" in version:
+    if "ziglang" in compiler() or "clang" in version:
         checks = "-fsanitize=array-bounds,alignment,null"  # zig has more of them, unless told so
         reads = "-mllvm", "-tsan-instrument-read-before-write=1"
         return "-fsanitize=thread", "-fno-sanitize=undefined", checks, *reads, unset

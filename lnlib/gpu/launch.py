@@ -1,10 +1,9 @@
 """Run the CUDA kernels on a GPU, through CuPy. They are compiled when they are first needed."""
 
 import functools
+from types import SimpleNamespace
 
 from . import passes
-
-TINY = 'extern "C" __global__ void tiny(float *x) { *x = 1; }'
 
 
 def available():
@@ -105,12 +104,11 @@ def _trouble():
         missing = "CUDA does not start"
         if cupy.cuda.runtime.driverGetVersion() == 0:
             return "No GPU is used: CuPy is installed, but there is no NVIDIA driver."
-        if cupy.cuda.runtime.getDeviceCount() == 0:
-            return "No GPU is used: CuPy and an NVIDIA driver are there, but no NVIDIA GPU."
+        cupy.cuda.runtime.getDeviceCount()  # raises an error if it is 0
         missing = "the kernel compiler NVRTC is missing"
         cupy.cuda.nvrtc.getVersion()
         missing = "it compiles no kernel"  # CuPy 14 and later need CUDA's headers for any kernel
-        cupy.RawKernel(TINY, "tiny").compile()
+        cupy.RawKernel('extern "C" __global__ void tiny() {}', "tiny").compile()
     except Exception as error:  # each version of CuPy has its own
         return f"No GPU is used: {missing} ({error})."
     return None
@@ -118,11 +116,11 @@ def _trouble():
 
 @functools.cache
 def machine():
-    """Return the `passes.Machine` of CuPy's current devices; RuntimeError if there is none."""
+    """Return CuPy as the machine that `passes` describes; RuntimeError if there is no GPU."""
     if trouble := _trouble():
         raise RuntimeError(trouble)
     cupy = _cupy()
-    return passes.Machine(
+    return SimpleNamespace(
         array_type=cupy.ndarray,
         empty=cupy.empty,
         zeros=cupy.zeros,

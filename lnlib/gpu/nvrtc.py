@@ -1,8 +1,7 @@
 """Compile the CUDA kernels without a GPU, and read what the compiler says about them."""
 
-import importlib.util
 import re
-from pathlib import Path
+from collections import Counter
 from typing import NamedTuple
 
 from . import passes
@@ -58,7 +57,10 @@ def compile(arch="sm_90", kernels=None, source=None):
     source = passes.read_source() if source is None else source
     # The options are those that CuPy adds when it compiles for a real GPU, and a report.
     options = [f"-arch={arch}", *passes.options(kernels), "-ftz=true", "--ptxas-options=-v"]
-    options += [f"-I{folder}" for folder in _headers() if "-DHALF_TYPES" in options]
+    if "-DHALF_TYPES" in options:
+        from cuda import pathfinder  # which CuPy needs, too
+
+        options.append(f"-I{pathfinder.find_nvidia_header_directory('cudart')}")
     program = nvrtc.createProgram(source, "layernorm.cu", (), ())
     try:
         for kernel in kernels:
@@ -75,44 +77,23 @@ def compile(arch="sm_90", kernels=None, source=None):
     return {kernel: _compiled(name, ptx, log) for kernel, name in names.items()}
 
 
-def architectures():
-    """Return the names of the architectures for which this NVRTC can compile."""
-    return [f"sm_{number}" for number in _nvrtc().getSupportedArchs()]
-
-
-def _headers():
-    """Return the folders where CUDA's headers may be: beside NVRTC, as pip installs them."""
-    nvidia = importlib.util.find_spec("nvidia")
-    folders = nvidia.submodule_search_locations if nvidia else []
-    found = [h.parent for f in folders for h in Path(f).glob("*/include/cuda_fp16.h")]
-    return found or [Path("/usr/local/cuda/include")]
-
-
 def _nvrtc():
     try:
         import cupy
 
-        nvrtc = cupy.cuda.nvrtc
-        nvrtc.getVersion()
+        cupy.cuda.nvrtc.getVersion()
     except ImportError:
         raise RuntimeError("CuPy is not installed (pip install cupy-cuda12x)") from None
     except Exception as error:  # each version of CuPy has its own
         raise RuntimeError(f"the kernel compiler NVRTC is missing ({error})") from None
-    return nvrtc
+    return cupy.cuda.nvrtc
 
 
 def _compiled(name, ptx, log):
     """Find what PTX and log say of the kernel with this mangled name."""
     report = re.search(rf"entry function '{name}'.*?(?=entry function|\Z)", log, re.DOTALL)[0]
     body = re.search(rf"\.entry {name}\(.*?\n}}", ptx, re.DOTALL)[0]
-
-    def number(pattern):
-        found = re.search(pattern, report)
-        return int(found[1]) if found else 0
-
-    return Compiled(
-        registers=number(r"Used (\d+) registers"),
-        spilled=number(r"(\d+) bytes spill stores"),
-        shared=number(r"(\d+) bytes smem"),
-        ptx=body,
-    )
+    found = re.findall(r"(\d+) (registers|bytes spill stores|bytes smem)", report)
+    # The first of each: functions that the kernel calls are reported after it.
+    said = Counter({what: int(number) for number, what in reversed(found)})
+    return Compiled(said["registers"], said["bytes spill stores"], said["bytes smem"], body)

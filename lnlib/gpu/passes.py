@@ -1,8 +1,26 @@
-"""The two passes as a sequence of kernel launches, on whatever machine runs the kernels."""
+"""The two passes as a sequence of kernel launches, on whatever machine runs the kernels.
+
+The machine, a GPU through CuPy or the emulator, is an object with these attributes:
+
+array_type
+    The class of its arrays.
+empty, zeros
+    Make an array of a shape and a dtype.
+address
+    Of an array: where it starts in memory.
+check_place
+    Of a name and an array: raises ValueError if the machine cannot reach it.
+run
+    run(kernel, blocks, threads, shared_bytes, inputs, outputs, numbers); the last three are dicts,
+    whose values together are the kernel's arguments.
+blocks
+    Of kernel, threads and shared_bytes: how many blocks of it can be resident at a time.
+shared_limit
+    shared_limit() is how many bytes of shared memory a block can have.
+"""
 
 import contextlib
 import itertools
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -51,37 +69,6 @@ class Cache(NamedTuple):
     mean_lo: Any
     rstd: Any
     gamma: Any
-
-
-class Machine(NamedTuple):
-    """Where kernels run: a GPU through CuPy, or the emulator.
-
-    Attributes
-    ----------
-    array_type : type
-    empty, zeros : callable
-        Of shape and dtype.
-    address : callable
-        Of an array: where it starts in memory.
-    check_place : callable
-        Of a name and an array: raises ValueError if the machine cannot reach it.
-    run : callable
-        run(kernel, blocks, threads, shared_bytes, inputs, outputs, numbers); the last three are
-        dicts, whose values together are the kernel's arguments.
-    blocks : callable
-        Of kernel, threads and shared_bytes: how many blocks of it can be resident at a time.
-    shared_limit : callable
-        () -> bytes of shared memory that a block can have.
-    """
-
-    array_type: type
-    empty: Callable
-    zeros: Callable
-    address: Callable
-    check_place: Callable
-    run: Callable
-    blocks: Callable
-    shared_limit: Callable
 
 
 class Configuration(NamedTuple):

@@ -4,8 +4,6 @@ from typing import NamedTuple
 
 from . import nvrtc, passes
 
-REGISTERS = 65536  # of a multiprocessor
-
 
 class Limits(NamedTuple):
     """What a multiprocessor can hold, from the CUDA programming guide's table.
@@ -79,7 +77,7 @@ def resident_blocks(arch, threads, registers, shared_bytes=0):
     threads : int
         In a block.
     registers : int
-        Per thread. Warps get them in units of 256, and a quarter of a multiprocessor has its own.
+        Per thread. Warps get them in units of 256 from the 16384 of a quarter of a multiprocessor.
     shared_bytes : int
         Per block, static and dynamic. Since sm_80 the driver takes 1024 bytes per block.
     """
@@ -91,7 +89,7 @@ def resident_blocks(arch, threads, registers, shared_bytes=0):
     fitting = {  # of equal ones, the first is named: the GPU is full
         "threads": limits.threads // (32 * warps),
         "blocks": limits.blocks,
-        "registers": 4 * (REGISTERS // 4 // per_warp) // warps,
+        "registers": 4 * (16384 // per_warp) // warps,
         "shared memory": limits.shared_bytes // shared if shared else limits.blocks,
     }
     limited_by = min(fitting, key=fitting.get)

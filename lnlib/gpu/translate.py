@@ -75,17 +75,15 @@ def explain(kernel, source, log):
         valid = False
     if valid and "return-type" not in error:  # nvcc, too, only warns of that
         raise Unsupported(f"the emulator does not know {name} ({place}: {quoted})")
-    quoted = f"\n    {quoted}" if quoted else ""
-    raise EmulationError(f"{kernel} does not compile: {place}: error: {error}{quoted}")
+    said = f"{kernel} does not compile: {place}: error: {error}\n    {quoted}"
+    raise EmulationError(said.rstrip())
 
 
 def _lines(source):
     """Return {file:line: text} as the compiler counts them."""
-    lines, file, number = {}, "layernorm.cu", 1
-    for text in source.splitlines():
-        if found := re.match(r'#line (\d+) "(.*)"', text):
-            number, file = int(found[1]), found[2]
-        else:
-            lines[f"{file}:{number}"] = text
-            number += 1
+    lines = {}
+    parts = re.split(r'(?m)^#line (\d+) "(.*)".*\n?', f'#line 1 "layernorm.cu"\n{source}')
+    for first, file, text in zip(parts[1::3], parts[2::3], parts[3::3]):
+        for number, line in enumerate(text.splitlines(), int(first)):
+            lines[f"{file}:{number}"] = line
     return lines
