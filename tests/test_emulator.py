@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 
 import numpy as np
@@ -638,9 +639,10 @@ def test_without_a_compiler(monkeypatch):
         launch("out[t] = 0; // no compiler")
 
 
-def test_cxx_that_is_no_command(monkeypatch):
-    monkeypatch.setenv("CXX", "no-such-compiler")
-    assert not emulator.available() and "CXX=no-such-compiler is no command" in emulator.status()
+@pytest.mark.parametrize("command", ["no-such-compiler", "g++ '"])
+def test_cxx_that_is_no_command(monkeypatch, command):
+    monkeypatch.setenv("CXX", command)
+    assert not emulator.available() and f"CXX={command} is no command" in emulator.status()
 
 
 def test_cxx_that_is_no_compiler(monkeypatch):
@@ -673,6 +675,17 @@ def test_folder_deleted():
     assert (launch("out[t] = 1;") == 1).all()
     shutil.rmtree(folder)
     kept.rename(folder)
+
+
+def test_first_use_by_many_threads():
+    results = []
+    body = "out[t] = 6; // by many"
+    many = [threading.Thread(target=lambda: results.append(launch(body))) for _ in range(6)]
+    for thread in many:
+        thread.start()
+    for thread in many:
+        thread.join()
+    assert len(results) == 6 and all((r == 6).all() for r in results)
 
 
 def test_a_kernel_that_never_ends():

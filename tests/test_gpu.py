@@ -679,7 +679,10 @@ def fake_cupy(monkeypatch):
     attributes = {"MultiProcessorCount": 2, "MaxSharedMemoryPerBlockOptin": 227 * 1024}
     runtime = SimpleNamespace(
         driverGetVersion=lambda: 12090, getDeviceCount=lambda: 1, getDevice=lambda: 0,
-        getDeviceProperties=lambda k: {"name": b"Fake", "major": 9, "minor": 0},
+        getDeviceProperties=lambda k: {
+            "name": b"Fake", "major": 9, "minor": 0, "multiProcessorCount": 2,
+            "l2CacheSize": 5 * 2**20,
+        },
         CUDARuntimeError=RuntimeError,
     )  # fmt: skip
     compiled = []
@@ -785,10 +788,11 @@ class FakeSpin:
 
 
 def test_benchmark_of_the_fake(fake_bench, monkeypatch, tmp_path, capsys):
-    path = tmp_path / "record.json"
+    path = tmp_path / "new" / "record.json"
     assert bench.main(["--save", str(path), "--shapes", "9x32"]) == 0
     record = json.loads(path.read_text())
     assert record["device"] == "Fake" and record["driver"] == 12090 and record["nvrtc"] == "12.9"
+    assert record["multiprocessors"] == 2 and record["L2 bytes"] == 5 * 2**20
     rungs = [(one["pass"], one["rung"]) for one in record["measured"]]
     assert len(rungs) == len(set(rungs)) == 9 + 1 + 2 * 2 * 2
     for one in record["measured"]:

@@ -177,6 +177,8 @@ def machine(cupy):
     properties = runtime.getDeviceProperties(runtime.getDevice())
     return {
         "device": properties["name"].decode(),
+        "multiprocessors": properties["multiProcessorCount"],
+        "L2 bytes": properties["l2CacheSize"],
         "driver": runtime.driverGetVersion(),
         "nvrtc": ".".join(map(str, cupy.cuda.nvrtc.getVersion())),
         "cupy": cupy.__version__,
@@ -201,6 +203,7 @@ def main(words=None):
         measured = measure(cupy, rows, D, measure_call, asked.tune)
         record["measured"] += measured
         if asked.save:  # after each shape: what was measured is not lost if the rest fails
+            asked.save.parent.mkdir(parents=True, exist_ok=True)
             asked.save.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
         if asked.tune:
             measured.sort(key=lambda one: (one["pass"], one.get("microseconds", np.inf)))

@@ -5,6 +5,7 @@ mean here, and linked to emulator.cpp, which checks what it does. Each launch is
 own, so nothing that a kernel does can harm this one.
 """
 
+import contextlib
 import functools
 import importlib.util
 import os
@@ -15,6 +16,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import threading
 from pathlib import Path
 from types import SimpleNamespace
 from typing import NamedTuple
@@ -26,6 +28,7 @@ from .translate import EmulationError, errors_in, explain, translate
 
 FOLDER = Path(__file__).parent
 BLOCKS = 3  # of the backward pass: few, so that each has several rows
+LOCK = threading.Lock()  # one compilation at a time
 _call = functools.partial(subprocess.run, capture_output=True, encoding="utf-8", errors="replace")
 
 
@@ -148,10 +151,12 @@ def status():
 
 def compiler():
     """Return the command of a C++ compiler as a list, CXX if that is set, or None."""
-    chosen = shlex.split(os.environ.get("CXX", ""))
-    for command in [chosen] if chosen else [["g++"], ["clang++"], ["c++"]]:
-        if shutil.which(command[0]):
-            return command
+    chosen = os.environ.get("CXX")
+    for candidate in [chosen] if chosen else ["g++", "clang++", "c++"]:
+        with contextlib.suppress(ValueError):  # a quotation mark that is not closed
+            command = shlex.split(candidate)
+            if command and shutil.which(command[0]):
+                return command
     if not chosen and importlib.util.find_spec("ziglang"):
         return [sys.executable, "-m", "ziglang", "cc"]
     return None
@@ -207,7 +212,8 @@ def run(
     What the kernel prints is printed. counts is a dict, to be filled with Traffic, or None.
     """
     profile = counts is not None
-    program = _build(source, kernel, len(inputs) + len(outputs) + len(numbers))
+    with LOCK:
+        program = _build(source, kernel, len(inputs) + len(outputs) + len(numbers))
     words, first = [], 0
     with tempfile.NamedTemporaryFile(dir=program.parent) as file:
         for name, array in (inputs | outputs).items():
