@@ -32,6 +32,11 @@ def test_race_messages_quote_the_lines_they_name():
     assert all(line in PRINTED for line in quoted)
 
 
+def test_listings_are_of_functions():
+    with pytest.raises(ValueError, match="name must be that of a function in layernorm.cu"):
+        gpu.listing("no_such_function")
+
+
 def test_several_teams_are_of_one_warp_each():
     """block_sum has no slots for teams: two of two warps each would mix their sums."""
     pointers = dict.fromkeys(("x", "dy", "gamma", "mean", "mean_lo", "rstd", "dx", "partial"), 0)
@@ -97,7 +102,7 @@ def test_predicted_speeds_follow_from_what_is_printed():
 
 
 def test_what_is_held():
-    row = r"^(T4|H100, H200) +(\w+)(<[\d, ]+>) +(\d+) +\d+ +(\d+) "
+    row = r"^(T4|H100, H200) +(\w+)(<[\d, ]+>) +(\d+) +\d+ +0 +(\d+) "
     held = {(g, int(D)): [] for g, _, _, D, _ in re.findall(row, PRINTED, flags=re.M)}
     for gpu_name, kernel, instance, D, blocks in re.findall(row, PRINTED, flags=re.M):
         held[gpu_name, int(D)].append((kernel, instance, int(blocks)))

@@ -13,6 +13,7 @@ ORDERS = "forward", "reverse", 1  # a kernel must not care who comes first
 
 LINES = {  # never right, wherever it stands -> what is wrong with it
     r"\b(?!__syncthreads\b)_*sync_?threads?\b": "the barrier is called __syncthreads",
+    r"\b__syncthreads\b(?!\s*\()": "a call needs its parentheses, __syncthreads()",
     r"[\w)\]]\s*\*\*\s*[\d(]": "C++ has no **, a square is c * c",
     r"(^|[;{}])\s*#(?!\s*(define|if|el|endif|pragma))": "a comment begins with //",
     r"__shfl(_xor|_up|_down)?\s*\(|__shfl_\w*sync\s*\([^,()]*,([^,()]*\)|\s*(0x[fF]+|~0)u?\b)": (
@@ -35,7 +36,10 @@ MESSAGES = {  # of g++ or clang++ -> in other words; {} is the name that stands 
     ),
     r"(no match|invalid|convert|viable).*(Vector|overloaded)": "a vector is no number: .at[j] is",
 }
-OUTSIDE = {"out of range|any order": "Rows begin at start: store there, and only where i < vectors"}
+OUTSIDE = {
+    "out of range for an array": "A vector has WIDTH numbers, and WIDTH can be 1",
+    "out of range|any order": "Rows begin at start: store there, and only where i < vectors",
+}
 
 
 def code_of(text):

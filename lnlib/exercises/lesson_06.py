@@ -35,6 +35,10 @@ from .kernels import UNFILLED, code_of, launch, source_of
     range(width)] => [0]]  # the first column of each vector alone; it has width of them.
     D // width, threads) => D // width, 8)  # steps of 8, as in the picture; take `threads`.
     range(thread, D // width, threads) => [thread]  # only the first vector; thread t owns more.
+    D // width, threads) => D // width // threads * threads, threads)
+        the last round is missing, in which only some of the threads have a vector.
+    return [ => return [vector * width + j for j in range(width) for vector in vectors]; [
+        the right columns, but not in order: one vector after the other.
     D // width => D  # vectors are counted up to D; a row has D // width of them.
     D // width => -(-D // (width * threads)) * threads  # past the row's end: padding is not loaded.
 """)
@@ -92,6 +96,7 @@ def _lanes(values, *steps, partner=np.bitwise_xor, send_first=False):
 @exercise("y", lambda: {"five rows of 32": ()}, rtol=1e-4, prepare=_run_normalise, judge=_far_rows)
 @mistakes("""
     / 32 => * (1 // 32)  # all sums are 0 times 1 / 32, which is 0 in C: both are whole numbers.
+    x - _lanes(x, 1, 2, 4, 8, 16) / 32 => x  # the mean is 0, as 1 / 32 is in C: whole numbers.
     1, 2, => 2,  # a step is missing: without bits = 1 even lanes hear of even ones only.
     , 16) => )  # a step is missing: each half of the warp has a sum of its own. 16 joins them.
     16) => 16, 32)  # every sum is doubled. Does bits go up to 32? There is no such lane.
@@ -187,11 +192,7 @@ def _slots(values, first, last):
 
 
 @exercise(
-    "total squares",
-    lambda: {"three rows of 128": ()},
-    rtol=1e-4,
-    prepare=_run_sums,
-    judge=_other_threads,
+    "total squares", lambda: {"rows of 128": ()}, rtol=1e-4, prepare=_run_sums, judge=_other_threads
 )
 @mistakes("""
     [:, :1] + 0 * total =>
@@ -270,7 +271,7 @@ def _still_wrong(function):
             return f"Right for 64 threads with 4 vectors of 4 and rows of 1000, but not for {why}."
     if short := re.search(SHORT_START, code_of(function())):
         return f"Right for these rows, but an int ends at 2**31, and {short[0]} cuts start."
-    return Score("16 bytes per element, in three orders of the threads.")
+    return Score("16 bytes per element, in three orders of the threads; and with vectors of 1.")
 
 
 @exercise(
