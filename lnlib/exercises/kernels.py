@@ -38,7 +38,8 @@ MESSAGES = {  # of g++ or clang++ -> in other words; {} is the name that stands 
 }
 OUTSIDE = {
     "out of range for an array": "A vector has WIDTH numbers, and WIDTH can be 1",
-    "out of range|any order": "Rows begin at start: store there, and only where i < vectors",
+    "and the shared array": "It has what its declaration, or the launch, asked for",
+    "of range|any order": "Rows begin at start: store there, and only where i < vectors",
 }
 
 

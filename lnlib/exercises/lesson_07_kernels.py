@@ -1,4 +1,4 @@
-"""Lesson 07, section 8: RMSNorm's kernels, written by the learner and run by the emulator.
+"""Lesson 07, section 7: RMSNorm's kernels, written by the learner and run by the emulator.
 
 A stub gets the head of a kernel and returns the kernel. The checker launches it behind the text of
 layernorm.cu, so that it can use what stands there. In the answers below, which NumPy works out, a
@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ..gpu import emulator, read_source
+from ..gpu import read_source
 from .checker import Score, exercise, mistakes
 from .data import layer
 from .kernels import UNFILLED, launch, source_of
@@ -27,7 +27,7 @@ __global__ void __launch_bounds__(THREADS) rms_backward(
     long long rows, int D)
 """
 TEMPLATES = {64: "<64, 4, 4>", 32: "<32, 8, 1>"}  # threads -> threads, vectors and their width
-ROWS = 8  # two or three for each of the emulator's three blocks: a third shows a wrong buffer
+BLOCKS, ROWS = 4, 11  # two or three rows each, and an even number of blocks: n % 2 is no buffer
 
 
 class Launch(NamedTuple):
@@ -50,7 +50,7 @@ class Launch(NamedTuple):
 
 def _run(text, given, counts=None):
     """Return y and rstd of a forward kernel, dx and dgamma of a backward one, which gets a dy."""
-    (N, D), blocks = given.inputs["x"].shape, emulator.BLOCKS
+    (N, D), blocks = given.inputs["x"].shape, BLOCKS
     if "dy" in given.inputs:  # whose blocks leave partial sums of dgamma
         kernel, shapes = "rms_backward", {"dx": (N, D), "partial": (blocks, D)}
         numbers = {"rows": np.int64(N), "D": np.int32(D)}
@@ -82,11 +82,10 @@ def _kernel(head, names, **once):
         (given,), counts = _launches(names)["rows of 1000"], {}
         _run(function(head), given, counts)
         for name, way in once.items():
-            times = getattr(counts[name], way) / given.inputs["x"].nbytes
+            size = BLOCKS / ROWS if name == "partial" else 1  # of that of x
+            times = getattr(counts[name], way) / given.inputs["x"].nbytes / size
             if times > 1.1:
-                return (
-                    f"The numbers are right, but {name} is {way} {times:.3g} times. Once will do."
-                )
+                return f"Right numbers, but {name} is {way} {times:.3g} times. Once will do."
         ways = ", ".join(f"{name} {way} once" for name, way in once.items())
         return Score(f"In three orders of the threads and blocks: {ways}.")
 
@@ -151,7 +150,7 @@ def _on_launches(backward):
     return mistake
 
 
-BACKWARD_ONCE = {"x": "loaded", "dy": "loaded", "dx": "stored"}
+BACKWARD_ONCE = {"x": "loaded", "dy": "loaded", "dx": "stored", "partial": "stored"}
 
 
 @exercise("dx dgamma", **_kernel(BACKWARD_HEAD, "x dy gamma rstd", **BACKWARD_ONCE))
@@ -160,9 +159,9 @@ BACKWARD_ONCE = {"x": "loaded", "dy": "loaded", "dx": "stored"}
     x_hat, head) => x_hat, head, threads=1)  # every thread has only its own part: use block_sum.
     x_hat, head) => x_hat, head, threads=32)  # every warp has only its own part: use block_sum.
     x_hat, g = x * rstd => x_hat, g = x  # x stands where x_hat = x * rstd belongs.
-    return dx, (dy * x_hat) => dx[3:] = np.nan; return dx, (dy * x_hat)[:3]
+    return dx, (dy * x_hat) => dx[4:] = np.nan; return dx, (dy * x_hat)[:4]
         only the first row of each block is there: go on to row + gridDim.x.
-    (dy * x_hat).sum => (dy * x_hat)[-3:].sum  # only the last row of each block: clear it once.
+    (dy * x_hat).sum => (dy * x_hat)[-4:].sum  # only the last row of each block: clear it once.
 """)
 @mistakes({words: _on_launches(backward) for words, backward in rms_backward.mistakes})
 def rms_backward_kernel(head):

@@ -52,9 +52,7 @@ def _weigh(function):
     kept = {id(k): k.nbytes for k in _arrays(cache) if not np.may_share_memory(k, z)}
     extra = (sum(kept.values()) - kept.get(id(a.gamma), 0)) / a.x.nbytes
     if extra > 1.5:
-        return (
-            f"The numbers are right, but beside z the cache holds {extra:.1f} values per element."
-        )
+        return f"Right numbers, but beside z the cache holds {extra:.1f} values per element."
     return Score(f"Beside z, which is in use anyway, it keeps {extra:.2f} values per element.")
 
 
@@ -70,6 +68,8 @@ MISTAKES = edits("""
     (z * rstd), z => (z * rstd), x  # the stream goes on with x + r, not with x.
     np.mean(z * z => np.mean(x * x  # rstd belongs to z, not to x.
     gamma * dy => gamma * dy + dz
+    through_norm + dz => through_norm  # dz goes past the norm: z itself is an output.
+    gamma * dy => gamma * (dy + dz)
     through_norm + dz => through_norm  # dz goes past the norm: z itself is an output.
     z, (z, rstd, gamma) => z, (gamma * (z * rstd), rstd, gamma)
     z_hat, g = z * rstd => z_hat, g = z / gamma
