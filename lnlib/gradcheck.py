@@ -85,8 +85,8 @@ def gradcheck(
         Check this many randomly chosen entries of each array. By default all of them.
     rtol : float, optional
         By default 1e-8 (central) or 1e-14 (complex). An error in dx is relative to the steepest
-        slope of dy * y in its row, one in dgamma and dbeta to the largest sum of |dy * change of
-        y| of any column.
+        mean slope of dy * y in its row, one in dgamma and dbeta to the largest sum of
+        |dy * change of y| of any column.
     seed : int
         For dy, the directions and the choice of entries.
     progress : bool

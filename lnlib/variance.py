@@ -57,8 +57,8 @@ def corrected_two_pass(x):
 def welford(x):
     """Update mean and sum of squares entry by entry. One pass over x, no cancellation [1]_.
 
-    A loop over D, vectorised over the rows. Relative error about u * (sqrt(D) + mean / std) for
-    random x: each entry adds a rounding to both.
+    A loop over D, vectorised over the rows. Each entry adds a rounding to both: relative error
+    about u * (sqrt(D) + mean / std) in random order, at worst u * D * (1 + mean / std).
 
     References
     ----------

@@ -40,8 +40,8 @@ def _one_pass(function):
     exact = np.var(x, axis=-1, dtype=np.float64)  # (5, 4)
     if np.median(np.abs(function(x) / exact - 1)) < 1e-5:
         return (
-            "The numbers are right, and where the first entry lies far from the others they are "
-            "better than one pass in the dtype of x can be. Two passes, or a wider type?"
+            "Right numbers, but not by one pass in the dtype of x: where the first entry lies far "
+            "from the others, that leaves fewer digits. Two passes, or a wider type?"
         )
 
 
