@@ -380,17 +380,27 @@ def rms_norm_backward(dy, cache):
 
 
 def group_norm(x, gamma, beta):
-    """Two groups of channels, each normalised by itself."""
-    halves = x.reshape(*x.shape[:-1], 2, -1)
-    one, zero = np.ones(halves.shape[-1]), np.zeros(halves.shape[-1])
-    x_hat, cache = layer_norm_forward(halves, one, zero)
-    return gamma * x_hat.reshape(x.shape) + beta, (cache, gamma)
+    """Two groups of channels, each normalised by itself over all tokens of a sample."""
+    rows = by_groups(x)
+    x_hat, cache = layer_norm_forward(rows, np.ones(rows.shape[-1]), np.zeros(rows.shape[-1]))
+    return gamma * by_tokens(x_hat, x.shape) + beta, (cache, gamma)
 
 
 def group_norm_backward(dy, cache):
     cache, gamma = cache
-    dx, _, _ = layer_norm_backward((gamma * dy).reshape(cache.x_hat.shape), cache)
-    return dx.reshape(dy.shape), *sums(dy, dy * cache.x_hat.reshape(dy.shape))
+    dx, _, _ = layer_norm_backward(by_groups(gamma * dy), cache)
+    return by_tokens(dx, dy.shape), *sums(dy, dy * by_tokens(cache.x_hat, dy.shape))
+
+
+def by_groups(x):
+    """Return x (..., T, C) as rows of T * C / 2 numbers, two of them for each sample."""
+    halves = x.reshape(*x.shape[:-1], 2, -1)  # (..., T, 2, C / 2)
+    return np.moveaxis(halves, -2, -3).reshape(*x.shape[:-2], 2, -1)
+
+
+def by_tokens(rows, shape):
+    halves = rows.reshape(*shape[:-2], 2, shape[-2], -1)  # (..., 2, T, C / 2)
+    return np.moveaxis(halves, -3, -2).reshape(shape)
 
 
 def gain_and_shift(x, gamma, beta):
@@ -435,10 +445,10 @@ def test_any_layer_right_or_wrong(layer, offset, method):
 
 def test_group_norm_that_centres_once_has_ten_digits():
     def forward(x, gamma, beta):
-        halves = x.reshape(*x.shape[:-1], 2, -1)
-        xc = halves - halves.mean(axis=-1, keepdims=True)
+        rows = by_groups(x)
+        xc = rows - rows.mean(axis=-1, keepdims=True)
         std = np.sqrt(np.mean(xc * xc, axis=-1, keepdims=True) + 1e-5)
-        return gamma * (xc / std).reshape(x.shape) + beta, group_norm(x, gamma, beta)[1]
+        return gamma * by_tokens(xc / std, x.shape) + beta, group_norm(x, gamma, beta)[1]
 
     at = point((3, 8), offset=np.repeat([-1e4, 1e4], 4))
     options = {"method": "complex", "rtol": 1e-10}
