@@ -43,8 +43,9 @@ def story():
     """Measure and draw the course in six panels; return the numbers shown, by name."""
     shown = _story_numbers()
     fig, axes = plt.subplots(3, 2, figsize=(6.8, 10.2))  # narrow: it is read on phones, too
-    image = axes[0, 0].imshow(shown["jacobian"], cmap="RdBu", vmin=-1, vmax=1)
-    fig.colorbar(image, ax=axes[0, 0], label="its change", orientation="horizontal")
+    image = axes[0, 0].imshow(shown["jacobian"], cmap="RdBu", vmin=-1, vmax=1, aspect="auto")
+    below = axes[0, 0].inset_axes([0, -0.2, 1, 0.06])  # takes no room from the panel
+    fig.colorbar(image, below, label="its change", orientation="horizontal")
     axes[0, 0].set(xlabel="the x that moves", ylabel="output that answers", xticks=[], yticks=[])
     axes[0, 0].grid(False)
     bars = {

@@ -50,7 +50,7 @@ def test_times_add_up():
     rows = re.findall(r"^\| (?:\d\d )?\| .* \| (\d+) \| (\d+) \|$", README, flags=re.M)
     *lessons, total = np.array(rows, dtype=int)
     assert len(lessons) == 8 and np.array_equal(total, np.sum(lessons, axis=0))
-    hours = re.search(r"About (\d+) hours to read,\s+(\d+) with the exercises", README).groups()
+    hours = re.search(r"about (\d+) hours to read,\s+(\d+) with the exercises", README).groups()
     assert [*map(int, hours)] == [*np.round(total / 60)]
 
 

@@ -3,14 +3,10 @@
 import numpy as np
 
 from .checker import exercise, mistakes
-from .data import layer
+from .data import layer, of_layers
 
 
-def _x():
-    return {"2 sequences": (layer(1, 2, 3, 5).x,), "4 sequences": (layer(2, 4, 2, 3).x,)}
-
-
-@exercise("mean", _x)
+@exercise("mean", of_layers("x", 2, 3, 5))
 @mistakes("""
     .mean => .sum  # the sum of each row, not divided by D.
 """)
@@ -19,7 +15,7 @@ def row_mean(x):
     return x.mean(axis=-1, keepdims=True)  # (B, T, 1)
 
 
-@exercise("dbeta", _x)
+@exercise("dbeta", of_layers("dy", 2, 3, 5))
 @mistakes("""
     .sum(axis=(0, 1)) =>  # not summed: every row got the same values, so their gradients add up.
     sum => mean  # the mean over the rows. Broadcast values get the sum, not divided by B T.
