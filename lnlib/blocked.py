@@ -16,9 +16,8 @@ import numpy as np
 from . import layernorm as reference
 from .checks import check_backward, check_forward, check_out
 
-# Values of x in a block. The cache that is shared by some cores has room for the five arrays of
-# this size that a pass works on, 5 MiB in float32; and NumPy's calls, of about a microsecond each,
-# are few against the work in them.
+# Values of x in a block. The five arrays of this size that a pass works on, 5 MiB in float32, fit a
+# cache of 8 MiB; and NumPy's calls, of about a microsecond each, are few against the work in them.
 BLOCK = 2**18
 # NumPy works through a buffer of 8192 numbers, and fills it anew with what it broadcasts to several
 # rows. With a buffer shorter than a row it does not; very short rows are better off as it is.
