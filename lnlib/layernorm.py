@@ -7,9 +7,10 @@ Complex input is never conjugated, so that the complex step [3]_ goes through.
 
 The promise, in float32, for offsets of x up to 1e7, means of dy up to 1e4 and up to 1e6 rows: an
 error is at most 4e-7 of the size that its array has where nothing cancels. That is, for y,
-max |gamma| * max |x_hat| + max |beta|; for dx the largest rstd * |g - mean(g)|, where g is
-gamma * dy; for dgamma and dbeta the largest sum over the rows of |dy| * (1 + |x_hat|) and of |dy|.
-Where one entry holds nearly all the spread of its row, y and dx have reached 1.1e-6.
+max |gamma| * max |x_hat| + max |beta|; for dx, with m = mean(dy) of the row, the largest
+rstd * (|gamma * (dy - m)| + |m * (gamma - mean(gamma))|), two terms that may cancel; for dgamma and
+dbeta the largest sum over the rows of |dy| * (1 + |x_hat|) and of |dy|. Where one entry holds
+nearly all the spread of its row, y and dx have reached 1.1e-6.
 
 References
 ----------

@@ -34,7 +34,10 @@ def norm_wise(value, truth, scale=None):
 
 
 def promised(dy, x, gamma, beta, eps=1e-5):
-    """Return y, dx, dgamma, dbeta in float64, and the sizes to which the promise is relative."""
+    """Return y, dx, dgamma, dbeta in float64, and the sizes to which the promise is relative.
+
+    That of dx is less than promised, where gamma * dy cancels: see `promised_of_dx`.
+    """
     eps = float(x.dtype.type(eps))
     dy, x, gamma, beta = (a.astype(np.float64) for a in (dy, x, gamma, beta))
     xc = x - x[:, :1]  # (N, D), exact, and small
@@ -53,3 +56,11 @@ def promised(dy, x, gamma, beta, eps=1e-5):
         np.abs(dy).sum(axis=0),
     )
     return results, sizes
+
+
+def promised_of_dx(dy, x, gamma, eps=1e-5):
+    """Return the size to which the promise for dx is relative."""
+    dy, x, gamma = (a.astype(np.float64) for a in (dy, x, gamma))
+    rstd = 1 / np.sqrt(x.var(axis=-1, keepdims=True) + eps)
+    m = dy.mean(axis=-1, keepdims=True)
+    return (rstd * (np.abs(gamma * (dy - m)) + np.abs(m * (gamma - gamma.mean())))).max()

@@ -1,10 +1,12 @@
 """The layer, reference and blocked: contracts, dtypes, edge cases, bad input, the promise."""
 
+import functools
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from oracle import norm_wise, oracle, promised
+from oracle import norm_wise, oracle, promised, promised_of_dx
 
 from lnlib import (
     blocked,
@@ -107,6 +109,24 @@ def test_promise_where_results_cancel(passes):
     assert not broken_promises(got, truths, sizes)
     gamma = np.eye(5, dtype=np.float32)[0]
     assert not broken_promises(passes(dy, x, gamma, beta), *promised(dy, x, gamma, beta))
+
+
+@pytest.mark.parametrize(
+    "passes", [both_passes, staged_passes, functools.partial(both_passes, layer=blocked)]
+)
+@pytest.mark.parametrize("scale, noise", [(1e4, 0), (1e4, 1), (1, 0.01)])
+@pytest.mark.parametrize("spread", [0.01, 0.3])
+def test_promise_where_gamma_times_dy_cancels(passes, scale, noise, spread):
+    """With dy near c / gamma hardly anything is left of gamma * dy - mean(gamma * dy)."""
+    rng = np.random.default_rng(8)
+    gamma = 1 + spread * rng.uniform(-1, 2, 1024)
+    x, more = rng.standard_normal((2, 64, 1024))
+    dy = scale / gamma + noise * more
+    dy, x, gamma = (a.astype(np.float32) for a in (dy, x, gamma))
+    beta = np.zeros_like(gamma)
+    dx = promised(dy, x, gamma, beta)[0][1]
+    error = norm_wise(passes(dy, x, gamma, beta)[1], dx, promised_of_dx(dy, x, gamma))
+    assert error <= 2e-7
 
 
 @pytest.mark.parametrize("D, offset, mean", [(4, 0, 0.5), (4, 1e7, -1e4), (8, 1e7, 5)])

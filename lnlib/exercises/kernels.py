@@ -38,8 +38,9 @@ MESSAGES = {  # of g++ or clang++ -> in other words; {} is the name that stands 
 }
 OUTSIDE = {
     "out of range for an array": "A vector has WIDTH numbers, and WIDTH can be 1",
-    "and the shared array": "It has what its declaration, or the launch, asked for",
-    "of range|any order": "Rows begin at start: store there, and only where i < vectors",
+    r"slots\[.*no barrier": "A fast warp is in the next sum already: use the two buffers in turn",
+    "partial.*(of range|any order)": "A block's row of partial begins at blockIdx.x * vectors",
+    "of range|any order": "A row begins at its number times vectors, and ends: if (i < vectors)",
 }
 
 

@@ -50,8 +50,7 @@ def columns_of(thread, threads, width, D):
 
 EPS = 3e-4  # not the usual one
 SPREADS = np.array([1.0, 0.004, 3.0, 0.02, 0.5])[:, None]  # (5, 1): where eps counts, and not
-ROWS = 0.7 + SPREADS * np.random.default_rng(62).standard_normal((5, 32))  # (5, 32)
-ROWS = ROWS.astype(np.float32)
+ROWS = (0.7 + SPREADS * np.random.default_rng(62).standard_normal((5, 32))).astype(np.float32)
 FAR = 400 + ROWS  # (5, 32): one centring still has four digits; the mean of the squares has none
 ROW_KERNEL = """
 __global__ void rows_of_32(const float *x, float *y, float eps)

@@ -32,7 +32,7 @@ WRONG = [
     (ADD, "s[start + i]", "s[i]", "blocks run in any order"),
     (ADD, STORE, "{ const int k = start + i; s[k] = row[v]; }", "int k = start + i cuts start"),
     (FORWARD, SQUARES, "sum_of_squares(row)", "every thread has only its own"),
-    (FORWARD, "        if (i < vectors)\n", "", "and only where i < vectors"),
+    (FORWARD, "        if (i < vectors)\n", "", "and ends: if (i < vectors)"),
     (FORWARD, "D / WIDTH", "D / 4", "but for rows of 201"),
     (FORWARD, GAIN, f"load<THREADS>(x, start, vectors, row);\n{GAIN}", "x is loaded 2 times"),
     (BACKWARD, "        buffer = 1 - buffer;\n", "", "no barrier in between"),
