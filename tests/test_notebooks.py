@@ -3,12 +3,14 @@
 import ast
 import builtins
 import functools
+import importlib.util
 import re
 import subprocess
 import sys
 from pathlib import Path
 
 import nbformat
+import nbval.kernel
 import pytest
 from execute_notebooks import (
     METADATA,
@@ -309,3 +311,19 @@ def cells_in(path, part):
         if cell.cell_type == "code" and inside:
             counts.add(cell.execution_count)
     return counts
+
+
+def test_a_kernel_whose_port_was_taken_is_started_again(monkeypatch):
+    monkeypatch.setattr(nbval.kernel, "start_new_kernel", nbval.kernel.start_new_kernel)  # as it is
+    spec = importlib.util.spec_from_file_location("of_notebooks", ROOT / "notebooks/conftest.py")
+    spec.loader.exec_module(module := importlib.util.module_from_spec(spec))
+    outcomes = iter([RuntimeError("Kernel died before replying to kernel_info"), "kernel"])
+
+    def start_new_kernel(**options):
+        outcome = next(outcomes)
+        if isinstance(outcome, Exception):
+            raise outcome
+        return outcome, options
+
+    start = module.starts_twice(start_new_kernel)
+    assert start(startup_timeout=1) == ("kernel", {"startup_timeout": 1})
