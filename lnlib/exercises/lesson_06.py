@@ -5,6 +5,7 @@ import re
 import numpy as np
 
 from ..gpu import read_source
+from ..gpu.listing import function_source
 from ..layernorm import layer_norm_forward
 from .checker import Score, exercise, mistakes
 from .data import layer
@@ -134,8 +135,8 @@ __global__ void sums(const float *x, float *total, float *squares, int how_many)
     if (how_many == 2)
         squares[i] = tree_sum<THREADS>(value * value);
 }"""
-WHICH_BARRIER = {  # in what the emulator says -> what it means in this function
-    r"waits at __syncthreads": "Not all threads reach the same barrier",
+STUCK = {"waits at __syncthreads": "Not all threads reach the same barrier"}
+WHICH_BARRIER = STUCK | {  # in what the emulator says -> what it means in this function
     r"slots\[0\]: thread \d+ reads": "The result is read before thread 0 has added the last part",
     r"slots\[(6[4-9]|[7-9]\d|1\d\d)\]: thread|s it in line (\d+), .*read it in line (?!\2\b)": (
         "A slot is added before the thread that fills it has done so"
@@ -144,8 +145,7 @@ WHICH_BARRIER = {  # in what the emulator says -> what it means in this function
 }
 BARRIER_IN_AN_IF = r"if\s*\([^()]*threadIdx[^()]*\)\s*(\{[^{}]*)?__syncthreads"
 SKIPPED = {"": "A barrier stands inside an if: the threads that skip it do not arrive"}
-SECOND_SUM = {
-    r"waits at __syncthreads": "Not all threads reach the same barrier",
+SECOND_SUM = STUCK | {
     "": "One sum alone is right. But when a second one follows, a fast thread fills its slot again "
     "before a slow one has read the first result",
 }
@@ -215,9 +215,7 @@ def _residual_kernel():
 
     The registers of the row are NaN before, so that those which nobody fills can be seen.
     """
-    source = read_source()
-    first = source.rindex("template", 0, source.index(" forward("))
-    kernel = source[first : source.index("\n}\n", first) + 3]
+    kernel = function_source("forward")
     for old, new in (
         (" forward(", " add_forward("),
         ("const Vector<WIDTH, T> *x,", "const Vector<WIDTH> *a, const Vector<WIDTH> *b,"),
@@ -226,7 +224,7 @@ def _residual_kernel():
         ("xc[VECTORS];", 'xc[VECTORS]; for (auto &v : xc) for (float &f : v.at) f = nanf("");'),
     ):
         kernel = kernel.replace(old, new)
-    return source, kernel
+    return read_source(), kernel
 
 
 def _residual(D=1000):

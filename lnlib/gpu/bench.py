@@ -198,12 +198,13 @@ def main(words=None):
         return 1
     import cupy
 
+    if asked.save:
+        asked.save.parent.mkdir(parents=True, exist_ok=True)
     measure_call, record = timer(cupy), machine(cupy) | {"measured": []}
     for rows, D in asked.shapes:
         measured = measure(cupy, rows, D, measure_call, asked.tune)
         record["measured"] += measured
         if asked.save:  # after each shape: what was measured is not lost if the rest fails
-            asked.save.parent.mkdir(parents=True, exist_ok=True)
             asked.save.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
         if asked.tune:
             measured.sort(key=lambda one: (one["pass"], one.get("microseconds", np.inf)))

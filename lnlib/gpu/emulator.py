@@ -268,7 +268,7 @@ def _build(source, kernel, arguments):
         done = _compile(emulator, (FOLDER / "emulator.cpp").read_text(encoding="utf-8"), "-O2")
         _require(done, f"{shlex.join(compiler())} does not compile the emulator")
     kernel_o = program.with_suffix(".o")
-    done = _compile(kernel_o, text, "-O0", "-g1", *_watching())
+    done = _compile(kernel_o, text, "-O0", "-g1", *_watching(tuple(compiler())))
     if done.returncode:
         explain(kernel, source, done.stderr)
     done = _call([*compiler(), "-g", "-pie", "-o", program, kernel_o, emulator, "-lm"])
@@ -288,11 +288,12 @@ def _compile(result, text, *flags):
     return _call([*command, "-I", FOLDER, *flags, "-x", "c++", "-"], input=text)
 
 
-def _watching():
-    """Return the options that make the compiler call emulator.cpp wherever memory is used."""
-    version = _call([*compiler(), "--version"]).stdout
+@functools.cache
+def _watching(compiler):
+    """Return the options that make a compiler call emulator.cpp wherever memory is used."""
+    version = _call([*compiler, "--version"]).stdout
     unset = "-ftrivial-auto-var-init=pattern"  # registers nobody has set hold NaN, or huge numbers
-    if "ziglang" in compiler() or "clang" in version:
+    if "ziglang" in compiler or "clang" in version:
         checks = "-fsanitize=array-bounds,alignment,null"  # zig has more of them, unless told so
         reads = "-mllvm", "-tsan-instrument-read-before-write=1"
         return "-fsanitize=thread", "-fno-sanitize=undefined", checks, *reads, unset

@@ -5,8 +5,8 @@ import re
 from . import passes
 
 
-def listing(name):
-    """Return the source of a function of layernorm.cu, to be looked at.
+def function_source(name):
+    """Return the source of a function of layernorm.cu.
 
     Parameters
     ----------
@@ -15,19 +15,23 @@ def listing(name):
 
     Returns
     -------
-    IPython.display.Markdown
-        A block of code.
+    str
 
     Raises
     ------
     ValueError
         If layernorm.cu has no function of that name.
     """
-    from IPython.display import Markdown  # here: kernels also run where there is no notebook
-
     function = rf"(?ms)^(template[^\n]*\n)?__\w+__ [^;{{}}]*?\b{re.escape(name)}\(.*?^}}$"
     found = re.search(function, passes.read_source())
     if not found:
         raise ValueError(f"name must be that of a function in layernorm.cu, got {name!r}")
+    return found[0]
+
+
+def listing(name):
+    """Return what `function_source` does, to be looked at: an IPython.display.Markdown."""
+    from IPython.display import Markdown  # here: kernels also run where there is no notebook
+
     style = "font-family:var(--jp-code-font-family,monospace)"  # exported pages do not set it
-    return Markdown(f"<div style='{style}'>\n\n```c++\n{found[0]}\n```\n\n</div>")
+    return Markdown(f"<div style='{style}'>\n\n```c++\n{function_source(name)}\n```\n\n</div>")
