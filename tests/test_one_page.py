@@ -15,7 +15,7 @@ def right():
 @pytest.mark.parametrize("name", PAGES)
 def test_pictures_say_what_is_true_now(name, right):
     with Image.open(DATA / name) as picture:
-        assert picture.text["Description"] == right, "run python tests/draw_one_page.py"
+        assert picture.text["Description"] == right, "run python tests/tools/draw_one_page.py"
 
 
 def test_paper_says_what_is_true_now(right):

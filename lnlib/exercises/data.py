@@ -50,6 +50,24 @@ def of_layers(names, *shape):
     return cases
 
 
+def far_rows(seed, offset, grid, dtype=np.float32, spread=4):
+    """Return rows, (2, 3, 7), whose means lie 3/7 of a grid step from the next float of dtype.
+
+    So the mean cannot be stored exactly, in whatever order it is added up.
+    """
+    rng = np.random.default_rng(seed)
+    steps = np.rint(spread / grid * rng.standard_normal((2, 3, 7)))  # (2, 3, 7)
+    steps[..., -1] += 3 - steps.sum(axis=-1) % 7
+    sign = rng.choice([-1, 1], (2, 3, 1))
+    middle = np.rint(offset * rng.uniform(1, 1.2, (2, 3, 1)) / grid)
+    return ((sign * middle + steps) * grid).astype(dtype)  # exact
+
+
+def float32_rows(seed, *shape):
+    """Return the x of a `layer` in float32."""
+    return layer(seed, *shape).x.astype(np.float32)
+
+
 def _backward(dy, cache):
     x_hat, rstd, gamma = cache
     rows = tuple(range(dy.ndim - 1))

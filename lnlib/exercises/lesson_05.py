@@ -1,139 +1,111 @@
-"""Lesson 05: arithmetic, bytes, time and memory by formula, and strips of rows at work."""
+"""Lesson 05: long sums and rows of every size, in which careless formulas lose digits."""
 
 import numpy as np
 
-from .. import textbook
-from ..layernorm import LayerNormCache
+from ..layernorm import layer_norm_forward
 from .checker import exercise, mistakes
-from .data import layer, museum
-from .describe import Terms
-from .watch import blocks_are_used
-
-COST_CASES = {
-    "float32 (once per row does not count, nor do gamma and beta)": (2048, 256, 4),
-    "float64": (96, 770, 8),
-}
-COST_TERMS = Terms("1", "N * D; N * D * itemsize; N; N * itemsize; N * D * 4")
+from .data import far_rows, float32_rows, layer
 
 
-@exercise("flops nbytes", lambda: COST_CASES, terms=COST_TERMS)
+def _among_large_rows():
+    """Return (1010, 3): rows too small to be added to the eight before them and the one after."""
+    values = np.random.default_rng(48).uniform(0.25, 0.45, (1010, 3))  # (1010, 3)
+    large = (2.0**20 * np.array([1.1, -1.4, 1.3])).astype(np.float32)  # (3,)
+    values *= np.spacing(large)  # less than half an ulp
+    values[:8] = large * np.array([[1, -1, 1, -1, 1, -1, 0.6, 0.4]]).T  # one for each partial sum
+    values[-1] = 0.8 * large
+    return values.astype(np.float32)
+
+
+def _adds_up_in_dtype(function):
+    """Say if the sum is right by a wider type than that of values."""
+    values = np.float32([[1], [2**25], [2**50], [-(2**50)], [-(2**25)]])  # (5, 1): the sum is 1
+    if function(values)[0] == 1:
+        return (
+            "The numbers are right, by a wider type, and for float64 rows many machines have none. "
+            "Keep the dtype of values in total and in what is carried along."
+        )
+
+
+def _sum_inputs():
+    return {
+        "a few rows": (float32_rows(49, 6, 4),),
+        "small rows among large ones": (_among_large_rows(),),
+    }
+
+
+def _sum_in_float64(values):
+    return values.sum(axis=0, dtype=np.float64).astype(values.dtype)
+
+
+@exercise("total", _sum_inputs, rtol=5e-7, judge=_adds_up_in_dtype, expected=_sum_in_float64)
 @mistakes("""
-    flops * N => 9 * N  # 2 too many. mean * mean is one number per row, for instance.
-    flops * N => 6 * N  # 1 is missing. Did you count the product x * x, and the sums of both means?
-    values * N => 15 * N  # that is the textbook's count. No second mean hides here.
-    values * N => 13 * N  # 1 too many: x * x reads x once.
-    values * N => 7 * N  # only what is read; each operation also writes its result.
-    values * N => 5 * N  # only what is written; each operation also reads its operands.
-    values * N => 2 * N  # that is one kernel's. NumPy finishes one operation before the next.
+    row - excess => row  # a running sum: the overshoot is 0, or is not taken off the next row.
+    row - excess => row + excess  # the overshoot has the wrong sign: what was lost is lost twice.
+    - y => - row  # the overshoot is measured against the row; y is what should have been added.
+    excess = (t => total = t; excess = (t  # the old total is needed to measure the overshoot.
+    excess = (t => excess += (t  # the overshoots are added up: take each of them off once.
+    total = t => return t  # only the first row: is the return inside the loop?
+    np.zeros_like(values[0]) => values[0].copy()  # the first row is counted twice.
+    return total => return values.sum(axis=-1)  # each row is added up; dgamma adds up the rows.
+    return total => return total.sum()  # one number; dgamma has one for each column.
 """)
-def cost_of_one_pass(N, D, itemsize):
-    """Return FLOPs and bytes moved by one_pass_forward for x of shape (N, D)."""
-    flops = 1 + 2 + 2 + 2  # mean; x * x and its mean; subtract and scale; gain and shift
-    values = 1 + (2 + 1) + (2 + 2) + (2 + 2)
-    return flops * N * D, values * N * D * itemsize
+def compensated_sum(values):
+    """Return the sum of the rows of values (N, D), shape (D,), in the dtype of values."""
+    total = np.zeros_like(values[0])  # (D,)
+    excess = np.zeros_like(total)  # (D,), what the last addition has added too much
+    for row in values:
+        y = row - excess
+        t = total + y
+        excess = (t - total) - y
+        total = t
+    return total
 
 
-PASSES, BYTES = np.array([[4.1e9, 0.0, 6.3e8, 2.9e10], [2.3e8, 7.7e8, 9.1e8, 4.4e7]])
-BANDWIDTHS, PEAKS = np.array([[2.1e10, 3.35e12, 4.8e12], [1.7e9, 6.0e13, 6.7e12]])
+def _ranges():
+    sizes = 10.0 ** np.array([-30, 30, 0, -12, 25, 3])
+    x, large = float32_rows(50, 2, 3, 5), -np.float32(1e30) * np.abs(float32_rows(51, 2, 3, 5))
+    large[..., 2] = 1  # the largest entry, and not the largest in size
+    half = np.float32(1e30) * float32_rows(56, 2, 3, 2)  # (2, 3, 2)
+    balanced = np.concatenate([0 * half[..., :1], half, -half[..., ::-1]], axis=-1)  # (2, 3, 5)
+    return {
+        "ordinary rows": (x,),
+        "rows near -1e30, whose squares overflow": (large,),
+        "rows from 1e-30 to 1e30 in one array": (x * sizes.reshape(2, 3, 1).astype(np.float32),),
+        "an offset of a million spreads": (far_rows(53, 8e5, 1 / 16, spread=0.8),),
+        "rows near 1e30 that begin with 0 and have mean 0": (balanced,),
+        "float64 rows near 1e200": (1e200 * layer(54, 2, 3, 5).x,),
+        "float64 rows with an offset of 1e14 spreads": (
+            far_rows(55, 1.1e14, 1 / 64, np.float64, 1),
+        ),
+    }
 
 
-@exercise(
-    "seconds busy",
-    lambda: {
-        "one layer": (3.7e8, 5.2e8, 2.1e10, 9.5e10),
-        "a matrix product": (2.15e9, 1.26e7, 2.1e10, 9.5e10),
-        "an array of passes, one of them a copy": (PASSES, BYTES, 3.3e11, 1.9e13),
-        "an array of machines": (6.1e9, 1.7e9, BANDWIDTHS, PEAKS),
-    },
-)
+def _in_float64(x):
+    one = np.ones(x.shape[-1])  # (D,)
+    _, cache = layer_norm_forward(x.astype(np.float64), one, 0 * one, eps=0.0)
+    return cache.x_hat.astype(x.dtype)
+
+
+@exercise("x_hat", _ranges, rtol=5e-6, expected=_in_float64)
 @mistakes("""
-    seconds = => seconds = for_memory + for_arithmetic;  # the sum; but both work at the same time.
-    np.maximum => np.minimum  # the shorter of the two times; the longer one decides.
-    seconds = => seconds = for_memory;  # the time of memory, even where arithmetic's is longer.
-    np.maximum(for_memory, for_arithmetic) => np.minimum(flops / nbytes * bandwidth, arithmetic)
-        a rate, in FLOP per second: divide the FLOPs by it.
-    nbytes / bandwidth => nbytes / arithmetic
-    flops / arithmetic => flops / bandwidth  # bandwidth and arithmetic have changed places.
-    nbytes / bandwidth => nbytes * bandwidth
-    flops / arithmetic => flops * arithmetic  # work times pace; the time is work divided by pace.
-    for_arithmetic / seconds => for_memory / seconds  # the share of memory, not of arithmetic.
-    for_arithmetic / seconds => 1 - for_arithmetic / seconds  # the share in which it waits.
-    for_arithmetic / seconds => flops / nbytes  # the intensity in FLOP per byte, not a share.
+    np.ldexp(x, -exponent) => x
+    xc - xc.mean(axis=-1, keepdims=True) => xc  # the textbook's: neither scaled nor centred again.
+    np.ldexp(x, -exponent) => x  # not scaled: squares leave the range. Divide by a power of two.
+    xc - xc.mean(axis=-1, keepdims=True) => xc  # centred once: the mean's rounding is still in it.
+    xc - xc.mean(axis=-1, keepdims=True) => xc
+    np.mean(xc * xc => np.var(xc  # centred once; only the variance is corrected for it.
+    np.ldexp(x, -exponent) => x / np.abs(x).max(axis=-1, keepdims=True)
+        divided by the largest entry itself: that rounds. A power of two does not.
+    max(axis=-1, keepdims=True) => max()  # one scale for the whole array; each row needs its own.
+    np.abs(x).max => x.max  # scaled by the largest entry; the largest in size may be negative.
+    -exponent => exponent  # multiplied by the power of two, where the row must be divided by it.
+    return xc => return np.ldexp(1, exponent) * xc  # the scale is put back; x_hat has none.
 """)
-def seconds_at_least(flops, nbytes, bandwidth, arithmetic):
-    """Return the least time, and the share of it in which the arithmetic units have work."""
-    for_memory = nbytes / bandwidth
-    for_arithmetic = flops / arithmetic
-    seconds = np.maximum(for_memory, for_arithmetic)
-    return seconds, for_arithmetic / seconds
-
-
-@exercise(
-    "with_x_hat with_rows",
-    lambda: {
-        "many tokens": (64 * 4 * 12_347, 64, 96, 4),
-        "float64": (5 * 8 * 25_309, 5, 97, 8),
-        "few tokens": (5 * 4 * 1795, 5, 512, 4),
-        "one layer": (2 * 4996, 1, 300, 2),
-    },
-)
-@mistakes("""
-    ) - D => )  # gamma is missing: each layer keeps D numbers that do not depend on the tokens.
-    ) - D => ) - D // layers  # gamma is taken off once; each layer keeps its own.
-    memory // (layers * itemsize) - D => (memory // layers - D) // itemsize  # D bytes, not numbers.
-    ) - D => ) - 2 * D  # beta is taken off too; no gradient needs it.
-    (D + 1) => D  # rstd is missing: x_hat comes with one number per token.
-    (D + 1) => (D + 2)  # x_hat needs no mean: it comes with rstd alone.
-    (D + 1) => (2 * D + 1)  # x is counted beside x_hat, or a gamma for each token; x_hat is kept.
-    // 3 => // 2  # the mean takes two numbers per token, and rstd is the third.
-    // 3 =>  # three numbers per token, not one.
-    // 3 => // (D + 3)  # x is kept by somebody else; count mean, mean_lo and rstd alone.
-    (layers * itemsize) => itemsize  # for one layer; all of them must fit.
-    * itemsize => * 4  # 4 bytes for every number; itemsize says how many.
-    (layers * itemsize) => layers  # memory is in bytes, and each number takes itemsize of them.
-    // => /  # not rounded down to whole tokens.
-""")
-def tokens_that_fit(memory, layers, D, itemsize):
-    """Return how many tokens fit, with x_hat kept and with three numbers per row kept."""
-    numbers = memory // (layers * itemsize) - D  # for each layer, gamma stored
-    return numbers // (D + 1), numbers // 3
-
-
-def _strips_are_used(function):
-    x = layer(54, 301, 768)
-    arrays = {k: np.float32(a) for k, a in ({"dy": x.dy} | x.cache._asdict()).items()}
-    dx = np.asarray(function(*arrays.values(), 4)[0])
-    if dx.dtype != np.float32:
-        return f"The gradients are right, but dx is {dx.dtype} where dy is float32."
-    return blocks_are_used(function, arrays, (4,), ("dy", "x_hat"), cache_bytes=256 * 1024)
-
-
-def _strip_cases():
-    for N, D, rows, spread in (11, 5, 4, 1.0), (3, 8, 1, 0.004), (4, 6, 9, 1.0):
-        a = layer(51, N, D, spread=spread)
-        yield f"{N} rows in strips of {rows}", (a.dy, *a.cache, rows)
-
-
-@exercise("dx dgamma dbeta", lambda: dict(_strip_cases()), judge=_strips_are_used)
-@mistakes("""
-    len(dy), rows) => len(dy) - rows + 1, rows)  # the last strip is missing where it is shorter.
-    len(dy), rows) => rows, rows)  # the first strip only. Is return inside the loop?
-    dgamma += => dgamma =
-    dbeta += => dbeta =  # the sums of the last strip only. Each strip adds to what is there.
-    dgamma, dbeta = np.zeros((2, *gamma.shape), dy.dtype) => dgamma = dbeta = np.zeros_like(gamma)
-        dgamma and dbeta are the same array: a = b = np.zeros(...) makes one only.
-    return dx, dgamma, dbeta => return dx, *(a / -(-len(dy) // rows) for a in (dgamma, dbeta))
-        the sums of the strips are averaged; they are parts of one sum.
-""")
-@mistakes(museum(lambda x_hat, rstd, gamma, rows: LayerNormCache(x_hat, rstd, gamma)))
-def backward_by_strips(dy, x_hat, rstd, gamma, rows):
-    """Return dx (N, D), dgamma (D,) and dbeta (D,); rstd is (N, 1), dy and x_hat (N, D)."""
-    dx = np.empty_like(dy)  # (N, D)
-    dgamma, dbeta = np.zeros((2, *gamma.shape), dy.dtype)  # (D,) each
-    for start in range(0, len(dy), rows):
-        strip = slice(start, start + rows)
-        cache = x_hat[strip], rstd[strip], gamma
-        dx[strip], more_dgamma, more_dbeta = textbook.backward_means(dy[strip], cache)
-        dgamma += more_dgamma
-        dbeta += more_dbeta
-    return dx, dgamma, dbeta
+def robust_x_hat(x):
+    """Return x_hat (B, T, D), in the dtype of x, for rows of any size and offset."""
+    _, exponent = np.frexp(np.abs(x).max(axis=-1, keepdims=True))  # (B, T, 1)
+    x = np.ldexp(x, -exponent)  # (B, T, D), now at most 1
+    xc = x - x.mean(axis=-1, keepdims=True)  # (B, T, D)
+    xc = xc - xc.mean(axis=-1, keepdims=True)  # (B, T, D)
+    return xc / np.sqrt(np.mean(xc * xc, axis=-1, keepdims=True))

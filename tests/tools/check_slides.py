@@ -1,6 +1,6 @@
 """Walk through slides in Chromium: is anything beyond the screen that cannot be reached?
 
-    python tests/check_slides.py slides/01_derivation.slides.html [...]
+    python tests/tools/check_slides.py slides/01_derivation.slides.html [...]
 
 The slides must find reveal.js; see notebooks/teaching.md. Prints the slides that scroll or
 have a listing that does, and fails for those that are cut off.

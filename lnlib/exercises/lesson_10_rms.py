@@ -1,4 +1,4 @@
-"""Lesson 07: RMSNorm, y = gamma * x / sqrt(mean(x**2) + eps), in NumPy, and a check of it."""
+"""Lesson 10: RMSNorm, y = gamma * x / sqrt(mean(x**2) + eps), in NumPy, and a check of it."""
 
 import numpy as np
 

@@ -1,4 +1,4 @@
-"""Lesson 07, section 7: RMSNorm's kernels, written by the learner and run by the emulator.
+"""Lesson 10, section 7: RMSNorm's kernels, written by the learner and run by the emulator.
 
 A stub gets the head of a kernel and returns the kernel. The checker launches it behind the text of
 layernorm.cu, so that it can use what stands there. In the answers below, which NumPy works out, a
@@ -13,7 +13,7 @@ from ..gpu import read_source
 from .checker import Score, exercise, mistakes
 from .data import layer
 from .kernels import UNFILLED, launch, source_of
-from .lesson_07_rms import rms_backward, rms_forward
+from .lesson_10_rms import rms_backward, rms_forward
 
 FORWARD_HEAD = """template <int THREADS, int VECTORS, int WIDTH>
 __global__ void __launch_bounds__(THREADS) rms_forward(

@@ -1,4 +1,4 @@
-"""Run the plans of notebooks/teaching.md literally: python tests/run_plans.py [number ...].
+"""Run the plans of notebooks/teaching.md literally: python tests/tools/run_plans.py [number ...].
 
 Each plan has fresh kernels, one for each lesson. A row's cells are run in the order in which they
 stand there; "above, then 11" is JupyterLab's Run All Above Selected Cell, at cell 11, and then that

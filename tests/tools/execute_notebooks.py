@@ -1,4 +1,4 @@
-"""Execute notebooks in place and normalise them: python tests/execute_notebooks.py [path ...].
+"""Execute notebooks in place and normalise them: python tests/tools/execute_notebooks.py [path ...].
 
 Without paths: all notebooks of the course; with --as-they-are nothing is executed. What is written
 depends only on sources and results: no timings, execution counts 1..N. A cell's metadata "alt" is
@@ -18,7 +18,7 @@ from pathlib import Path
 import nbformat
 from nbclient import NotebookClient
 
-NOTEBOOKS = Path(__file__).resolve().parent.parent / "notebooks"
+NOTEBOOKS = Path(__file__).resolve().parents[2] / "notebooks"
 README_FIGURE = NOTEBOOKS / "03_gradient_check.ipynb", NOTEBOOKS / "data" / "museum.png"
 WIDGET = "application/vnd.jupyter.widget-view+json"
 # What JupyterLab writes when it saves, so that opening a lesson does not change it. The version is

@@ -1,4 +1,4 @@
-"""Draw "The backward pass on one page": python tests/draw_one_page.py
+"""Draw "The backward pass on one page": python tests/tools/draw_one_page.py
 
 Writes notebooks/data/one_page.pdf, to print, and its two halves as pictures, one below the other
 for a desk and in one column for a phone. Every number on the page is computed or asserted here.
@@ -25,7 +25,7 @@ from lnlib.bugs import BUGS
 from lnlib.plots import BLUE, GREEN, RED
 from lnlib.textbook import backward_means, forward_means
 
-DATA = Path(__file__).resolve().parent.parent / "notebooks/data"
+DATA = Path(__file__).resolve().parents[2] / "notebooks/data"
 INK, SOFT, LINE, PAPER, TINT = "#1d2733", "#5d6b7a", "#c9d2dc", "#f5f7fa", "#dcebe5"
 WIDTH, GAP, EDGE = 3.68, 0.3, 0.32  # inches: a column, between columns, around the page
 

@@ -1,0 +1,294 @@
+"""Lesson 08: what a thread loads, a row in one warp, barriers, and a fused residual addition."""
+
+import re
+
+import numpy as np
+
+from ..gpu import read_source
+from ..gpu.listing import function_source
+from ..layernorm import layer_norm_forward
+from .checker import Score, exercise, mistakes
+from .data import layer
+from .kernels import UNFILLED, code_of, launch, source_of
+
+
+@exercise(
+    "columns",
+    lambda: {
+        "thread 25 of 64": (25, 64, 4, 1000),
+        "thread 57 of 64, which has the last vector": (57, 64, 4, 1000),
+        "thread 58 of 64, the first with nothing in the last round": (58, 64, 4, 1000),
+        "vectors of 1": (0, 32, 1, 77),
+        "a thread past the end of the row": (11, 32, 4, 40),
+    },
+    rtol=0,
+)
+@mistakes("""
+    vectors = => n = -(-D // width // threads); vectors =
+    thread, D // width, threads => thread * n, min(D // width, thread * n + n)
+        one chunk for each thread: neighbours read far apart (uncoalesced, slow).
+    return [ => return [*range(thread * (D // threads), (thread + 1) * (D // threads))]; [
+        a chunk of columns for each thread: that is the lower strip. Here thread t loads vector t.
+    return [ => return [k + j for k in range(thread, D, threads * width) for j in range(width)]; [
+        thread 25 begins at column 100: a vector has width columns.
+    return [ => return [*range(thread, D, threads)]; [  # a thread loads width neighbours at a time.
+    return [ => return list(vectors); [  # the numbers of the vectors; vector i begins at i * width.
+    range(width)] => [0]]  # the first column of each vector alone; it has width of them.
+    D // width, threads) => D // width, 8)  # steps of 8, as in the picture; take `threads`.
+    range(thread, D // width, threads) => [thread]  # only the first vector; thread t owns more.
+    D // width, threads) => D // width // threads * threads, threads)
+        the last round is missing, in which only some of the threads have a vector.
+    return [ => return [vector * width + j for j in range(width) for vector in vectors]; [
+        the right columns, but not in order: one vector after the other.
+    D // width => D  # vectors are counted up to D; a row has D // width of them.
+    D // width => -(-D // (width * threads)) * threads  # past the row's end: padding is not loaded.
+""")
+def columns_of(thread, threads, width, D):
+    """Return the columns that a thread loads, in order: a list of integers."""
+    vectors = range(thread, D // width, threads)
+    return [vector * width + j for vector in vectors for j in range(width)]
+
+
+EPS = 3e-4  # not the usual one
+SPREADS = np.array([1.0, 0.004, 3.0, 0.02, 0.5])[:, None]  # (5, 1): where eps counts, and not
+ROWS = (0.7 + SPREADS * np.random.default_rng(62).standard_normal((5, 32))).astype(np.float32)
+FAR = 400 + ROWS  # (5, 32): one centring still has four digits; the mean of the squares has none
+ROW_KERNEL = """
+__global__ void rows_of_32(const float *x, float *y, float eps)
+{
+    const int i = blockIdx.x * 32 + threadIdx.x;
+    y[i] = normalise(x[i], eps);
+}"""
+
+
+def _run_normalise(function, rows=ROWS):
+    def run():
+        pieces = "", source_of(function(), "normalise"), ROW_KERNEL
+        shapes, numbers = {"y": rows.shape}, {"eps": np.float32(EPS)}
+        return launch(pieces, "rows_of_32", len(rows), 32, {"x": rows}, shapes, numbers)["y"]
+
+    return run
+
+
+def _far_rows(function):
+    """Say if rows with a large mean come out wrong, or what was tried."""
+    x = FAR[[0, 2]].astype(np.float64)  # (2, 32): the spreads of 1 and 3
+    y = _run_normalise(function, FAR[[0, 2]])()
+    error = np.abs(y - (x - x.mean(1, keepdims=True)) / np.sqrt(x.var(1, keepdims=True) + EPS))
+    if not error.max() < 1e-3:
+        return (
+            f"Right for rows with a mean near 1. For a mean of 400 it is off by {error.max():.0e}: "
+            "differences of squares lose their digits there (lesson 04). Centre before you square."
+        )
+    return Score("In three orders of the lanes, and also for rows with a mean of 400.")
+
+
+def _lanes(values, *steps, partner=np.bitwise_xor, send_first=False):
+    """Return what each lane holds after these steps of a sum."""
+    lanes, total = np.arange(32), values
+    for bits in steps:
+        other = partner(lanes, bits)
+        other = np.where(other < 32, other, lanes)  # past the end: its own value
+        total = total + (values if send_first else total)[..., other]
+    return total
+
+
+@exercise("y", lambda: {"five rows of 32": ()}, rtol=1e-4, prepare=_run_normalise, judge=_far_rows)
+@mistakes("""
+    / 32 => * (1 // 32)  # all sums are 0 times 1 / 32, which is 0 in C: both are whole numbers.
+    x - _lanes(x, 1, 2, 4, 8, 16) / 32 => x  # the mean is 0, as 1 / 32 is in C: whole numbers.
+    1, 2, => 2,  # a step is missing: without bits = 1 even lanes hear of even ones only.
+    , 16) => )  # a step is missing: each half of the warp has a sum of its own. 16 joins them.
+    16) => 16, 32)  # every sum is doubled. Does bits go up to 32? There is no such lane.
+    16) => 16, send_first=True)  # each step must send the sum so far, not its first value.
+    1, 2, 4, 8, 16 => 16, 8, 4, 2, 1, partner=np.add  # lane 0 alone has the sums (down from 16).
+    16) => 16, partner=np.add)  # lane 0 alone has the sums: shuffles down hand them down.
+    _lanes(xc * xc, 1, 2, 4, 8, 16) => xc * xc  # the squares are not added up over the lanes.
+    xc = x - => xc = x - 32 *  # the sum is subtracted where the mean belongs: divide by 32.
+    + EPS =>  # eps is missing.
+    np.sqrt(var + EPS) => (np.sqrt(var) + EPS)  # eps stands outside the root.
+    np.sqrt =>  # the root is missing.
+    _lanes(xc * xc => _lanes(x * x  # the mean of squares, not the variance: centre first.
+    var = _lanes(xc * xc, 1, 2, 4, 8, 16) / 32 => var = _lanes(xc * xc, 1, 2, 4, 8, 16) / 31
+        the variance divides by 32 here, not by 31.
+    var = _lanes(xc * xc, 1, 2, 4, 8, 16) / 32 => var = _lanes(xc * xc, 1, 2, 4, 8, 16)
+        the squares are added up, but not divided by 32.
+    return xc => return x  # the mean is not subtracted from value itself.
+""")
+def normalise_in_a_warp():
+    """Return what the solution's CUDA computes, with NumPy: the rows, normalised."""
+    x = ROWS.astype(np.float64)  # (5, 32), a number in each lane
+    xc = x - _lanes(x, 1, 2, 4, 8, 16) / 32
+    var = _lanes(xc * xc, 1, 2, 4, 8, 16) / 32
+    return xc / np.sqrt(var + EPS)
+
+
+THREADS = 128
+VALUES = layer(63, 3, THREADS).x.astype(np.float32)  # (3, THREADS)
+SUMS_KERNEL = """
+template <int THREADS>
+__global__ void sums(const float *x, float *total, float *squares, int how_many)
+{
+    const int i = blockIdx.x * THREADS + threadIdx.x;
+    const float value = x[i];
+    total[i] = tree_sum<THREADS>(value);
+    if (how_many == 2)
+        squares[i] = tree_sum<THREADS>(value * value);
+}"""
+STUCK = {"waits at __syncthreads": "Not all threads reach the same barrier"}
+WHICH_BARRIER = STUCK | {  # in what the emulator says -> what it means in this function
+    r"slots\[0\]: thread \d+ reads": "The result is read before thread 0 has added the last part",
+    r"slots\[(6[4-9]|[7-9]\d|1\d\d)\]: thread|s it in line (\d+), .*read it in line (?!\2\b)": (
+        "A slot is added before the thread that fills it has done so"
+    ),
+    r"slots\[\d+\]: thread": "A step uses slots that the step before has yet to change",
+}
+BARRIER_IN_AN_IF = r"if\s*\([^()]*threadIdx[^()]*\)\s*(\{[^{}]*)?__syncthreads"
+SKIPPED = {"": "A barrier stands inside an if: the threads that skip it do not arrive"}
+SECOND_SUM = STUCK | {
+    "": "One sum alone is right. But when a second one follows, a fast thread fills its slot again "
+    "before a slow one has read the first result",
+}
+
+
+def _sums(source, values, how_many, hints=WHICH_BARRIER):
+    """Return the sums of each row and, if how_many is 2, of its squares: a thread a value."""
+    rows, threads = values.shape
+    return launch(
+        ("", source, SUMS_KERNEL), f"sums<{threads}>", rows, threads, {"x": values},
+        {"total": values.shape, "squares": values.shape}, {"how_many": np.int32(how_many)},
+        hints=hints,
+    )  # fmt: skip
+
+
+def _run_sums(function):
+    def run():
+        source = source_of(function(), "tree_sum")
+        _sums(source, VALUES, 1, SKIPPED if re.search(BARRIER_IN_AN_IF, source) else WHICH_BARRIER)
+        return tuple(_sums(source, VALUES, 2, SECOND_SUM).values())
+
+    return run
+
+
+def _other_threads(function):
+    """Say if it is wrong for half as many threads, or how many barriers are enough."""
+    source = source_of(function(), "tree_sum")
+    values = VALUES[:, : THREADS // 2].copy()
+    total = _sums(source, values, 1)["total"]
+    if not np.allclose(total, values.sum(axis=1, keepdims=True), rtol=1e-4):
+        return f"Right for {THREADS} threads, but not for {THREADS // 2}: use THREADS."
+    barriers = code_of(source).count("__syncthreads")
+    return Score(f"128 threads and 64, in three orders, with {barriers} barriers in the text.")
+
+
+def _slots(values, first, last):
+    """Return what the slots hold after the steps first, first / 2, ..., last."""
+    slots, half = values.astype(np.float64), first
+    while half >= last:
+        slots[:, :half] += slots[:, half : 2 * half]
+        half //= 2
+    return slots
+
+
+@exercise(
+    "total squares", lambda: {"rows of 128": ()}, rtol=1e-4, prepare=_run_sums, judge=_other_threads
+)
+@mistakes("""
+    [:, :1] + 0 * total =>
+    [:, :1] + 0 * squares =>  # each thread gets its own slot; the sum is in slots[0].
+    // 2, 1) => // 2, 2)  # the last step, half = 1, is missing.
+    // 2, 1) => // 4, 1)  # the first step is missing: half begins at THREADS / 2.
+""")
+def sum_with_barriers():
+    """Return what the solution's CUDA computes, with NumPy: for each thread, both sums."""
+    total = _slots(VALUES, THREADS // 2, 1)  # (3, THREADS)
+    squares = _slots(VALUES.astype(np.float64) ** 2, THREADS // 2, 1)  # (3, THREADS)
+    return total[:, :1] + 0 * total, squares[:, :1] + 0 * squares
+
+
+KERNELS = {64: "add_forward<64, 4, 4>", 32: "add_forward<32, 8, 1>"}
+SHORT_START = r"(?<!long )\b(?:int|unsigned)\b \w+ = [^;%()]*\bstart\b[^;%()]*"  # a remainder fits
+
+
+def _residual_kernel():
+    """Return layernorm.cu, and its forward kernel with load_sum in place of load.
+
+    The registers of the row are NaN before, so that those which nobody fills can be seen.
+    """
+    kernel = function_source("forward")
+    for old, new in (
+        (" forward(", " add_forward("),
+        ("const Vector<WIDTH, T> *x,", "const Vector<WIDTH> *a, const Vector<WIDTH> *b,"),
+        ("Vector<WIDTH, T> *__restrict__ y,", "Vector<WIDTH> *s, Vector<WIDTH> *__restrict__ y,"),
+        ("load<THREADS>(x, start, vectors, xc)", "load_sum<THREADS>(a, b, s, start, vectors, xc)"),
+        ("xc[VECTORS];", 'xc[VECTORS]; for (auto &v : xc) for (float &f : v.at) f = nanf("");'),
+    ):
+        kernel = kernel.replace(old, new)
+    return read_source(), kernel
+
+
+def _residual(D=1000):
+    """Return a, b, gamma and beta in float32; b has another mean than a."""
+    one, other = layer(64, 5, D), layer(65, 5, D, spread=0.5)
+    arrays = one.x, other.dy + 3, one.gamma, one.beta
+    return dict(zip(("a", "b", "gamma", "beta"), (x.astype(np.float32) for x in arrays)))
+
+
+def _launch_residual(function, threads=64, D=1000, counts=None):
+    before, after = _residual_kernel()
+    pieces, inputs = (before, source_of(function(), "load_sum"), after), _residual(D)
+    rows = len(inputs["a"])
+    shapes = {"s": (rows, D), "y": (rows, D)}
+    shapes |= {name: (rows, 1) for name in ("mean", "mean_lo", "rstd")}
+    numbers = {"eps": np.float32(1e-5), "D": np.int32(D)}
+    results = launch(pieces, KERNELS[threads], rows, threads, inputs, shapes, numbers, counts)
+    return results["s"], results["y"]
+
+
+def _normalised(s, D=1000):
+    _, _, gamma, beta = _residual(D).values()
+    return layer_norm_forward(*(v.astype(np.float64) for v in (s, gamma, beta)))[0]
+
+
+def _still_wrong(function):
+    """Say what is wrong with a kernel whose numbers are right, or how many bytes it moves."""
+    counts = {}
+    _launch_residual(function, counts=counts)
+    each = {k: (counts[k].loaded + counts[k].stored) / 5000 for k in ("a", "b", "s", "y")}
+    if sum(each.values()) > 16.5:
+        each = ", ".join(f"{number:.3g} of {name}" for name, number in each.items())
+        return f"The numbers are right, but it moves bytes twice: per element {each}. 4 are enough."
+    for threads, D, why in (
+        (32, 250, "32 threads with 8 vectors of 1: use THREADS, VECTORS and WIDTH"),
+        (64, 100, "rows of 100, where threads are left over: fill their row with zero too"),
+    ):
+        s = _residual(D)["a"] + _residual(D)["b"]
+        mine = _launch_residual(function, threads, D)
+        if not all(np.allclose(a, b, atol=1e-4) for a, b in zip(mine, (s, _normalised(s, D)))):
+            return f"Right for 64 threads with 4 vectors of 4 and rows of 1000, but not for {why}."
+    if short := re.search(SHORT_START, code_of(function())):
+        return f"Right for these rows, but an int ends at 2**31, and {short[0]} cuts start."
+    return Score("16 bytes per element, in three orders of the threads; and with vectors of 1.")
+
+
+@exercise(
+    "s y",
+    lambda: {"five rows of 1000": ()},
+    rtol=1e-5,
+    prepare=lambda function: lambda: _launch_residual(function),
+    judge=_still_wrong,
+)
+@mistakes({UNFILLED: [(("return s", "return np.nan * s"),)]})
+@mistakes("""
+    s = a + b => s = a  # b is not added.
+    s = a + b => s = b  # a is not added.
+    _normalised(s) => _normalised(a)  # made from a alone: the sum must stay in row.
+    _normalised(s) => np.nan * s  # row, its padding (zero) or your registers: nobody fills them.
+    return s => return np.where(np.arange(1000) < 256, s, np.nan)  # each thread writes one vector.
+    a + b => a + a  # a is added twice, and b not at all.
+""")
+def add_while_loading():
+    """Return what the solution's CUDA computes, with NumPy: s = a + b, and y."""
+    a, b, _, _ = _residual().values()
+    s = a + b  # (5, 1000)
+    return s, _normalised(s)
