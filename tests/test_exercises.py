@@ -99,11 +99,6 @@ def test_lesson_has_exercises(path):
     found = parts(path)
     lesson = path.name[:2]
     assert [p.number for p in found] == [f"{int(lesson)}.{k + 1}" for k in range(len(found))]
-    reading, in_all = re.search(
-        r"(\d+) minutes to read, (\d+) with the exercises", cells_of(path)[0].source
-    ).groups()
-    minutes = sum(int(HEAD.search(p.text)[2]) for p in found)
-    assert int(in_all) == int(reading) + minutes
 
 
 @each_lesson

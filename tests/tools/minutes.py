@@ -33,7 +33,7 @@ class Size(NamedTuple):
 
 
 def words(text):
-    """Count the words of a Markdown text; a formula without spaces is one, a link's address none."""
+    """Count the words of a Markdown text: code and formulas as they are spaced, no addresses."""
     text = re.sub(r"\]\([^)\s]*\)|</?[a-z][^>]*>|[|>#*]", " ", text)
     return len(re.findall(r"\S*[\w$]\S*", text))
 
