@@ -1,4 +1,4 @@
-"""What lessons 08 and 09 say of compilers, of messages and of speeds it predicts, held to what is so."""
+"""What lessons 08 and 09 say of compilers, messages and predicted speeds, held to what is so."""
 
 import re
 

@@ -1,4 +1,4 @@
-"""Execute notebooks in place and normalise them: python tests/tools/execute_notebooks.py [path ...].
+"""Execute notebooks in place and normalise them: python tests/tools/execute_notebooks.py [paths].
 
 Without paths: all notebooks of the course; with --as-they-are nothing is executed. What is written
 depends only on sources and results: no timings, execution counts 1..N. A cell's metadata "alt" is
