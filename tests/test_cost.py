@@ -282,7 +282,7 @@ def test_threads_that_a_function_starts_are_seen():
 
 
 def test_strips_of_the_backward_pass_move_three_values():
-    """What exercise 7.1 asks for, and what cannot pass for it."""
+    """What exercise 5.4 asks for, and what cannot pass for it."""
     dy, x, gamma, beta = data((301, 768), np.float32)
     _, (x_hat, rstd, _) = textbook.forward_means(x, gamma, beta)
 

@@ -274,7 +274,7 @@ def test_unaligned_arrays_are_loaded_one_float_at_a_time(name):
 
 
 def test_bytes_per_element():
-    """The numbers that lesson 09 tabulates."""
+    """The numbers that lesson 06 tabulates."""
     dy, x, gamma, beta = arrays((24, 1024))
 
     def per_element(name):

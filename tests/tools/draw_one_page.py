@@ -410,7 +410,7 @@ def pictures():
     draw(page, HALVES[0], 1.0)
     draw(page, HALVES[1], 7.2)
     page.text(
-        0.5, 0.022, "layernorm-from-scratch · lessons 01 to 05", size=8, color=SOFT, ha="center"
+        0.5, 0.022, "layernorm-from-scratch · lessons 01 to 04", size=8, color=SOFT, ha="center"
     )
     return figures
 

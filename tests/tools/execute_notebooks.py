@@ -1,10 +1,9 @@
-"""Execute notebooks in place and normalise them: python tests/tools/execute_notebooks.py [paths].
+"""Execute notebooks in place and write them in the one form in which they are stored.
 
-Without paths: all notebooks of the course; with --as-they-are nothing is executed. What is written
-depends only on sources and results: no timings, execution counts 1..N. A cell's metadata "alt" is
-the alt text of the figure that it draws; it is kept, and written where nbconvert and the book look
-for it. Texts are split where a slide ends. Links to the pages before and after stand in two cells
-that are written here.
+What is written depends only on sources and results: no timings, execution counts 1..N. A cell's
+metadata "alt" is the alt text of the figure that it draws; it is kept, and written where nbconvert
+and the book look for it. Texts are split where a slide ends. Links to the pages before and after
+stand in two cells that are written here.
 """
 
 import base64
