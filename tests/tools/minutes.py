@@ -55,8 +55,9 @@ def main():
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("pages", nargs="*", type=Path, metavar="page")
+    pages = parser.parse_args().pages or lessons()
     print(f"{'':28} words  code cells  Predicts  minutes  with exercises")
-    for path in parser.parse_args().pages or lessons():
+    for path in pages:
         page = size(path)
         print(
             f"{path.stem:28} {page.words:5} {page.cells:11} {page.predicts:9} {page.reading:8} "
