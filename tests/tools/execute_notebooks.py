@@ -1,12 +1,12 @@
-"""Execute notebooks in place and normalise them: python tests/tools/execute_notebooks.py [path ...].
+"""Execute notebooks in place and write them in the one form in which they are stored.
 
-Without paths: all notebooks of the course; with --as-they-are nothing is executed. What is written
-depends only on sources and results: no timings, execution counts 1..N. A cell's metadata "alt" is
-the alt text of the figure that it draws; it is kept, and written where nbconvert and the book look
-for it. Texts are split where a slide ends. Links to the pages before and after stand in two cells
-that are written here.
+What is written depends only on sources and results: no timings, execution counts 1..N. A cell's
+metadata "alt" is the alt text of the figure that it draws; it is kept, and written where nbconvert
+and the book look for it. Texts are split where a slide ends. Links to the pages before and after
+stand in two cells that are written here.
 """
 
+import argparse
 import base64
 import functools
 import os
@@ -17,6 +17,7 @@ from pathlib import Path
 
 import nbformat
 from nbclient import NotebookClient
+from nbclient.exceptions import CellExecutionError
 
 NOTEBOOKS = Path(__file__).resolve().parents[2] / "notebooks"
 README_FIGURE = NOTEBOOKS / "03_gradient_check.ipynb", NOTEBOOKS / "data" / "museum.png"
@@ -129,7 +130,7 @@ def pictures(cell):
 
 
 def execute(path):
-    """Execute one notebook where it lies; raise, and leave the file alone, if a cell fails."""
+    """Execute one notebook where it lies; if a cell fails, leave it alone and return the error."""
     notebook = nbformat.read(path, as_version=4)
     client = NotebookClient(
         notebook,
@@ -139,8 +140,12 @@ def execute(path):
         coalesce_streams=True,
         resources={"metadata": {"path": str(path.parent)}},
     )
-    client.execute()
-    return write(notebook, path)
+    try:
+        client.execute()
+    except CellExecutionError as error:
+        return f"{path.name}: {error}"
+    write(notebook, path)
+    print("executed", path.name, flush=True)
 
 
 def write(notebook, path):
@@ -166,7 +171,6 @@ def write(notebook, path):
     nbformat.write(notebook, path)
     if path == README_FIGURE[0]:
         README_FIGURE[1].write_bytes(last_figure(notebook))
-    return path
 
 
 def last_figure(notebook):
@@ -174,16 +178,26 @@ def last_figure(notebook):
     return base64.b64decode([png for cell in notebook.cells for png in pictures(cell)][-1])
 
 
-def main(arguments):
-    paths = [Path(a).resolve() for a in arguments if a != "--as-they-are"] or all_notebooks()
-    if "--as-they-are" in arguments:
+def execute_all(paths):
+    """Execute notebooks, several at a time; exit with what failed."""
+    with ProcessPoolExecutor() as pool:
+        errors = [error for error in pool.map(execute, paths) if error]
+    if errors:
+        sys.exit("\n".join(errors))
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("paths", nargs="*", type=Path, help="notebooks (default: all)")
+    parser.add_argument("--as-they-are", action="store_true", help="execute nothing, only write")
+    options = parser.parse_args()
+    paths = [path.resolve() for path in options.paths] or all_notebooks()
+    if not options.as_they_are:
+        execute_all(paths)
+    else:
         for path in paths:
             write(nbformat.read(path, as_version=4), path)
-        return
-    with ProcessPoolExecutor() as pool:
-        for path in pool.map(execute, paths):
-            print("executed", path.name)
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    main()

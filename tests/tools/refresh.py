@@ -1,0 +1,146 @@
+"""Bring everything that is generated in line with its source again.
+
+The docstring of an exercise is copied from the lesson to the solution and to lnlib/exercises. The
+minutes in README.md and in the map of lesson 00 come from the lessons. The notebooks that depend on
+what you changed are executed. The backward pass on one page is drawn if what it says has changed.
+"""
+
+import argparse
+import ast
+import re
+import subprocess
+import sys
+from modulefinder import ModuleFinder
+from pathlib import Path
+
+import draw_one_page
+import nbformat
+import numpy as np
+from execute_notebooks import NOTEBOOKS, all_notebooks, execute_all, lessons, solutions, title
+
+ROOT = NOTEBOOKS.parent
+README = ROOT / "README.md"
+COMMAND = "run python tests/tools/refresh.py"  # what a test says about a file that is out of date
+TIMES = r"(\d+) minutes to read, (\d+) with the exercises"
+TWIN = "Return what the solution's CUDA computes"  # stands in lnlib/exercises for a kernel
+
+
+def out_of_date():
+    """Return {path: text as it should be} for the files in which something generated is not."""
+    pages = {path: nbformat.read(path, as_version=4) for path in all_notebooks()}
+    texts = {path: path.read_text("utf-8") for path in ROOT.glob("lnlib/exercises/lesson_*.py")}
+    copy_docstrings(pages, texts)
+    names = {path: re.split(" · |: ", title(path))[1] for path in lessons()}
+    minutes = {path: re.search(TIMES, pages[path].cells[0].source).groups() for path in names}
+    total = np.sum([[*map(int, pair)] for pair in minutes.values()], axis=0)
+    the_map = next(c for c in pages[lessons()[0]].cells if c.source.startswith("## The map\n"))
+    readme = README.read_text("utf-8")
+    for path, (reading, in_all) in minutes.items():
+        pattern = rf"^\| {path.name[:2]} \| \[(.*?)\]\(notebooks/{path.name}\).* (\d+) \| (\d+) \|$"
+        readme = replaced(pattern, (names[path], reading, in_all), readme)
+        pattern = rf"^\| \[?{path.name[:2]} (.*?)(?:\]\({path.name}\))? \|.*?\| (\d+) \|"
+        the_map.source = replaced(pattern, (names[path], reading), the_map.source)
+    readme = replaced(r"^\| \| all of them \| \| (\d+) \| (\d+) \|$", total, readme)
+    hours = [*map(round, total / 60)]
+    readme = replaced(r"about (\d+) hours to read,\s+(\d+) with the exercises", hours, readme)
+    core = sum(lines_of_code(p) for p in ROOT.glob("lnlib/*.py") if p.name != "plots.py")
+    texts[README] = replaced(r"core, some (\d+) lines of code", [round(core, -1)], readme)
+    texts |= {path: nbformat.writes(page) + "\n" for path, page in pages.items()}
+    return {path: text for path, text in texts.items() if text != path.read_text("utf-8")}
+
+
+def copy_docstrings(pages, texts):
+    """Copy the docstrings of the lessons' stubs to the solutions and to the modules' texts."""
+    for path in lessons():
+        solved = exercises(pages[solutions(path)])
+        for name, cell in exercises(pages[path]).items():
+            words = docstring(cell.source, name)
+            solved[name].source = solved[name].source.replace(
+                docstring(solved[name].source, name), words
+            )
+            for module, text in texts.items():
+                if re.search(rf"^def {name}\(", text, re.M) and TWIN not in docstring(text, name):
+                    start = re.search(rf"^def {name}\(", text, re.M).start()
+                    texts[module] = text[:start] + text[start:].replace(
+                        docstring(text, name), words, 1
+                    )
+
+
+def exercises(page):
+    """Return the cells below a page's headings of exercises, by the names of their functions."""
+    pairs = zip(page.cells, page.cells[1:])
+    cells = [code for text, code in pairs if re.search(r"^##+ Exercise \d", text.source, re.M)]
+    return {re.search(r"^def (\w+)", cell.source, re.M)[1]: cell for cell in cells}
+
+
+def docstring(source, name):
+    """Return the docstring of a function in a source, as it is written there."""
+    function = next(n for n in ast.parse(source).body if getattr(n, "name", "") == name)
+    return ast.get_source_segment(source, function.body[0])
+
+
+def replaced(pattern, values, text):
+    """Return text in which values stand where the groups of a pattern match."""
+    match = re.search(pattern, text, re.M)
+    if match is None:
+        raise ValueError(f"neither README.md nor the map of lesson 00 may lose {pattern}")
+    for group, value in reversed([*enumerate(values, start=1)]):
+        text = f"{text[: match.start(group)]}{value}{text[match.end(group) :]}"
+    return text
+
+
+def lines_of_code(path):
+    """Count the lines of a module that are not blank, comment or docstring."""
+    text, docstrings = path.read_text("utf-8"), set()
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):
+            docstrings.update(range(node.lineno, node.end_lineno + 1))
+    lines = enumerate(map(str.strip, text.splitlines()), start=1)
+    return sum(bool(line) and line[0] != "#" and n not in docstrings for n, line in lines)
+
+
+def depending(changed):
+    """Return the notebooks whose outputs may depend on the files that changed."""
+    found = []
+    for path in all_notebooks():
+        cells = nbformat.read(path, as_version=4).cells
+        source = "\n".join(cell.source for cell in cells if cell.cell_type == "code")
+        finder = ModuleFinder([str(ROOT)])  # finds what is ours
+        finder.scan_code(compile(source, path.name, "exec"), finder.add_module("__main__"))
+        files = {Path(module.__file__) for module in finder.modules.values() if module.__file__}
+        folders = {file.parent for file in files} - {ROOT / "lnlib"}
+        exercises_of = f"lesson_{path.name[:2]}"  # which lnlib.exercises reads when it checks
+        for file in changed:
+            in_kernels = file.suffix in (".cu", ".h", ".cpp") and file.parent in folders
+            in_exercises = file.name.startswith(exercises_of)
+            if file in files | {path} or in_kernels or in_exercises or f'"{file.name}"' in source:
+                found.append(path)
+                break
+    return found
+
+
+def changed_files():
+    """Return the files that differ from the last commit."""
+    commands = "git diff --name-only HEAD", "git ls-files --others --exclude-standard"
+    runs = [subprocess.run(c.split(), cwd=ROOT, capture_output=True, text=True) for c in commands]
+    if any(done.returncode for done in runs):
+        sys.exit("git does not know what changed: name the files, or ask for --all")
+    return [ROOT / line for done in runs for line in done.stdout.splitlines()]
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("changed", nargs="*", type=Path, help="files (default: not committed)")
+    parser.add_argument("--all", action="store_true", help="execute all notebooks")
+    options = parser.parse_args()
+    for path, text in out_of_date().items():
+        path.write_text(text, "utf-8")
+        print("rewrote", path.relative_to(ROOT))
+    changed = [path.resolve() for path in options.changed] or changed_files()
+    execute_all(all_notebooks() if options.all else depending(changed))
+    if not draw_one_page.is_up_to_date():
+        draw_one_page.draw_all()
+
+
+if __name__ == "__main__":
+    main()
