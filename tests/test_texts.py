@@ -3,8 +3,8 @@
 import re
 
 import nbformat
-from execute_notebooks import all_notebooks
-from refresh import COMMAND, README, ROOT, out_of_date
+from execute_notebooks import REFRESH, all_notebooks
+from refresh import README, ROOT, out_of_date
 
 from lnlib.bugs import BUGS
 
@@ -17,7 +17,7 @@ for path, page in PAGES.items():
 
 def test_nothing_generated_is_out_of_date():
     names = [str(path.relative_to(ROOT)) for path in out_of_date()]
-    assert not names, f"{COMMAND}: it will correct {', '.join(names)}"
+    assert not names, f"{REFRESH}: it will correct {', '.join(names)}"
 
 
 def test_prose_does_not_count_the_museum():

@@ -17,7 +17,7 @@ import matplotlib as mpl
 import matplotlib.pyplot as plt
 import nbformat
 import numpy as np
-from execute_notebooks import NOTEBOOKS, README_FIGURE
+from execute_notebooks import NOTEBOOKS, README_FIGURE, REFRESH
 from matplotlib.patches import FancyArrowPatch, FancyBboxPatch
 from PIL import Image
 from PIL.PngImagePlugin import PngInfo
@@ -99,7 +99,7 @@ def caught():
     printed = "".join(o.get("text", "") for cell in cells for o in cell.get("outputs", []))
     rows = re.findall(r"^(.*?) +caught +(\d+) of (\d+)$", printed, flags=re.M)
     if {int(total) for *_, total in rows} != {len(BUGS)}:
-        raise ValueError("execute lesson 03: it prints another number of bugs than lnlib.bugs has")
+        raise ValueError(f"{README_FIGURE[0].name} is out of date: {REFRESH} lnlib/bugs.py")
     return {name: int(count) for name, count, _ in rows}
 
 
@@ -242,7 +242,7 @@ ARROWS = {  # local derivative, and where it stands beside the middle of the arr
     "rstd-x_hat": ("$x_c$", 0.2, -0.13),
     "xc-x_hat": ("$1/2$", 0.2, 0),
     "x_hat-y": (r"$\gamma$", 0.14, -0.02),
-    "gamma-y": (r"$\hat{x}$", -0.09, -0.12),
+    "gamma-y": (r"$\hat{x}$", 0.0, -0.12),
     "beta-y": ("$1$", 0.0, 0.13),
 }
 SHARED = {"mean", "var", "rstd"}  # by the row: red, and dashed for those who see no colours

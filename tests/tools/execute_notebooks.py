@@ -36,6 +36,7 @@ METADATA = {
         "version": "3.12.3",
     },
 }
+REFRESH = "run python tests/tools/refresh.py"  # what a test says about what is out of date
 NAVIGATION = "navigation-top", "navigation-end"  # ids of cells
 
 
@@ -143,7 +144,9 @@ def execute(path):
     try:
         client.execute()
     except CellExecutionError as error:
-        return f"{path.name}: {error}"
+        traceback = re.sub(r"\x1b\[[\d;]*m", "", error.traceback)  # without colours
+        lines = [line.strip() for line in traceback.splitlines() if re.match("-+>", line)]
+        return "\n  ".join([f"{path.name}: {error.ename}: {error.evalue}", *lines])
     write(notebook, path)
     print("executed", path.name, flush=True)
 

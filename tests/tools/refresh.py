@@ -20,7 +20,6 @@ from execute_notebooks import NOTEBOOKS, all_notebooks, execute_all, lessons, so
 
 ROOT = NOTEBOOKS.parent
 README = ROOT / "README.md"
-COMMAND = "run python tests/tools/refresh.py"  # what a test says about a file that is out of date
 TIMES = r"(\d+) minutes to read, (\d+) with the exercises"
 TWIN = "Return what the solution's CUDA computes"  # stands in lnlib/exercises for a kernel
 
@@ -44,7 +43,7 @@ def out_of_date():
     hours = [*map(round, total / 60)]
     readme = replaced(r"about (\d+) hours to read,\s+(\d+) with the exercises", hours, readme)
     core = sum(lines_of_code(p) for p in ROOT.glob("lnlib/*.py") if p.name != "plots.py")
-    texts[README] = replaced(r"core, some (\d+) lines of code", [round(core, -1)], readme)
+    texts[README] = replaced(r"core, some (\d+) lines of code", [50 * round(core / 50)], readme)
     texts |= {path: nbformat.writes(page) + "\n" for path, page in pages.items()}
     return {path: text for path, text in texts.items() if text != path.read_text("utf-8")}
 
