@@ -1,8 +1,9 @@
 """Draw "The backward pass on one page".
 
-Writes notebooks/data/one_page.pdf, to print, and its two halves as pictures, side by side for a
-desk and in one column for a phone. Every number on the page is computed or asserted here. What the
-page says is stored in the files, so that a test can tell when they are out of date.
+Writes notebooks/data/one_page.pdf, to print, its two halves as pictures, side by side for a desk
+and in one column for a phone, and the graph alone, graph.png. Every number on the page is
+computed or asserted here. What the page says is stored in the files, so that a test can tell when
+they are out of date.
 """
 
 import argparse
@@ -31,6 +32,8 @@ DATA = NOTEBOOKS / "data"
 INK, SOFT, PAPER, TINT = "#1d2733", "#5d6b7a", "#f5f7fa", "#dcebe5"
 WIDTH, GAP, EDGE = 3.68, 0.3, 0.32  # inches: a column, between columns, around the page
 DPI = 200  # of the pictures
+PICTURES = "one_page_1.png", "one_page_1_phone.png", "one_page_2.png", "one_page_2_phone.png"
+FILES = "one_page.pdf", "graph.png", *PICTURES
 
 # words and formulas of panel 2: place, size, colour
 FORMULAS = (
@@ -183,7 +186,7 @@ def stamp():
 def is_up_to_date():
     """Do the files say what the page says now?"""
     digest = stamp().encode()
-    return all(digest in path.read_bytes() for path in DATA.glob("one_page*"))
+    return all(digest in (DATA / name).read_bytes() for name in FILES)
 
 
 def written(values):
@@ -372,24 +375,30 @@ def draw_all():
         page.savefig(drawn, dpi=DPI)
     plt.close(page)
     picture = Image.open(drawn).convert("RGB")
-    for half, (top, bottom) in enumerate(HALVES, start=1):
-        left, right = (crop(picture, k * (WIDTH + GAP), top, bottom) for k in range(2))
-        for name, (across, down) in {"": (1, 0), "_phone": (0, 1)}.items():
-            size = left.width * (1 + across), left.height * (1 + down)
-            both = Image.new("RGB", size, "white")
+    save(crop(picture, 0, 1.27, 6.7), "graph.png", digest)  # without its title
+    for k, (top, bottom) in enumerate(HALVES):
+        left, right = (crop(picture, column, top, bottom) for column in range(2))
+        wide = Image.new("RGB", (2 * left.width, left.height))
+        wide.paste(right, (left.width, 0))
+        tall = Image.new("RGB", (left.width, 2 * left.height))
+        tall.paste(right, (0, left.height))
+        for both, name in zip((wide, tall), PICTURES[2 * k :]):
             both.paste(left)
-            both.paste(right, (left.width * across, left.height * down))
-            note = PngInfo()
-            note.add_text("Description", digest)
-            few_colours = both.quantize(96)  # a third of the bytes
-            few_colours.save(DATA / f"one_page_{half}{name}.png", pnginfo=note, optimize=True)
+            save(both, name, digest)
     print("drew the backward pass on one page")
 
 
-def crop(picture, left, top, bottom):
-    """Return a column of the page, from top to bottom, in inches, with the space around it."""
-    left += EDGE - GAP / 2
-    return picture.crop([round(DPI * v) for v in (left, top, left + WIDTH + GAP, bottom)])
+def crop(picture, column, top, bottom):
+    """Return a column of the page, from top to bottom in inches, with the space around it."""
+    left = EDGE - GAP / 2 + column * (WIDTH + GAP)
+    return picture.crop([round(DPI * place) for place in (left, top, left + WIDTH + GAP, bottom)])
+
+
+def save(picture, name, digest):
+    """Write a picture in few colours, which takes a third of the bytes, with what it says."""
+    note = PngInfo()
+    note.add_text("Description", digest)
+    picture.quantize(96).save(DATA / name, pnginfo=note, optimize=True)
 
 
 if __name__ == "__main__":

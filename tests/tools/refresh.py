@@ -20,7 +20,7 @@ from execute_notebooks import NOTEBOOKS, all_notebooks, execute_all, lessons, so
 
 ROOT = NOTEBOOKS.parent
 README = ROOT / "README.md"
-TIMES = r"(\d+) minutes to read, (\d+) with the exercises"
+TIMES = r"(\d+) minutes to read(?:, (\d+) with the exercises|; no exercises)"
 TWIN = "Return what the solution's CUDA computes"  # stands in lnlib/exercises for a kernel
 
 
@@ -30,14 +30,15 @@ def out_of_date():
     texts = {path: path.read_text("utf-8") for path in ROOT.glob("lnlib/exercises/lesson_*.py")}
     copy_docstrings(pages, texts)
     names = {path: re.split(" · |: ", title(path))[1] for path in lessons()}
-    minutes = {path: re.search(TIMES, pages[path].cells[0].source).groups() for path in names}
-    total = np.sum([[*map(int, pair)] for pair in minutes.values()], axis=0)
+    times = {path: re.search(TIMES, pages[path].cells[0].source).groups() for path in names}
+    minutes = {path: (int(some), int(in_all or some)) for path, (some, in_all) in times.items()}
+    total = np.sum(list(minutes.values()), axis=0)
     the_map = next(c for c in pages[lessons()[0]].cells if c.source.startswith("## The map\n"))
     readme = README.read_text("utf-8")
     for path, (reading, in_all) in minutes.items():
-        pattern = rf"^\| {path.name[:2]} \| \[(.*?)\]\(notebooks/{path.name}\).* (\d+) \| (\d+) \|$"
+        pattern = rf"\| \[(.*?)\]\(notebooks/{path.name}\) \|.*\| (\d+) \| (\d+) \|$"
         readme = replaced(pattern, (names[path], reading, in_all), readme)
-        pattern = rf"^\| \[?{path.name[:2]} (.*?)(?:\]\({path.name}\))? \|.*?\| (\d+) \|"
+        pattern = rf"^\| [*[]*{path.name[:2]}[*[ ]*(.*?)(?:\]\({path.name}\))? \|.*?\| (\d+) \|"
         the_map.source = replaced(pattern, (names[path], reading), the_map.source)
     readme = replaced(r"^\| \| all of them \| \| (\d+) \| (\d+) \|$", total, readme)
     hours = [*map(round, total / 60)]
@@ -51,8 +52,9 @@ def out_of_date():
 def copy_docstrings(pages, texts):
     """Copy the docstrings of the lessons' stubs to the solutions and to the modules' texts."""
     for path in lessons():
-        solved = exercises(pages[solutions(path)])
-        for name, cell in exercises(pages[path]).items():
+        asked = exercises(pages[path])
+        solved = exercises(pages[solutions(path)]) if asked else {}
+        for name, cell in asked.items():
             words = docstring(cell.source, name)
             solved[name].source = solved[name].source.replace(
                 docstring(solved[name].source, name), words
