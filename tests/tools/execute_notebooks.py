@@ -151,8 +151,8 @@ def execute(path):
     print("executed", path.name, flush=True)
 
 
-def write(notebook, path):
-    """Write a notebook in the one form in which it is stored."""
+def normal_form(notebook, path):
+    """Return the text of a notebook in the one form in which it is stored."""
     notebook.metadata = nbformat.from_dict(METADATA | {"title": title(path)})
     cells = [cell for cell in notebook.cells if cell.id not in NAVIGATION]
     inner = [part for cell in cells for part in split(cell)]
@@ -171,7 +171,12 @@ def write(notebook, path):
                 if "alt" in cell.metadata and "image/png" in output.get("data", {}):
                     output.metadata["image/png"] = {"alt": cell.metadata.alt}
     nbformat.validate(notebook)
-    nbformat.write(notebook, path)
+    return nbformat.writes(notebook) + "\n"
+
+
+def write(notebook, path):
+    """Write a notebook in its normal form, and the museum's picture, which its lesson draws."""
+    path.write_text(normal_form(notebook, path), "utf-8")
     if path == README_FIGURE[0]:
         README_FIGURE[1].write_bytes(last_figure(notebook))
 
@@ -192,14 +197,8 @@ def execute_all(paths):
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("paths", nargs="*", type=Path, help="notebooks (default: all)")
-    parser.add_argument("--as-they-are", action="store_true", help="execute nothing, only write")
-    options = parser.parse_args()
-    paths = [path.resolve() for path in options.paths] or all_notebooks()
-    if not options.as_they_are:
-        execute_all(paths)
-    else:
-        for path in paths:
-            write(nbformat.read(path, as_version=4), path)
+    paths = parser.parse_args().paths
+    execute_all([path.resolve() for path in paths] or all_notebooks())
 
 
 if __name__ == "__main__":

@@ -1,8 +1,9 @@
 """Bring everything that is generated in line with its source again.
 
 The docstring of an exercise is copied from the lesson to the solution and to lnlib/exercises. The
-minutes in README.md and in the map of lesson 00 come from the lessons. The notebooks that depend on
-what you changed are executed. The backward pass on one page is drawn if what it says has changed.
+minutes in README.md and in the map of lesson 00 come from the lessons. Notebooks get the form in
+which they are stored, and those that depend on what you changed are executed. The backward pass on
+one page is drawn if what it says has changed.
 """
 
 import argparse
@@ -14,9 +15,10 @@ from modulefinder import ModuleFinder
 from pathlib import Path
 
 import draw_one_page
+import execute_notebooks as form
 import nbformat
 import numpy as np
-from execute_notebooks import NOTEBOOKS, all_notebooks, execute_all, lessons, solutions, title
+from execute_notebooks import NOTEBOOKS, all_notebooks, lessons
 
 ROOT = NOTEBOOKS.parent
 README = ROOT / "README.md"
@@ -29,7 +31,7 @@ def out_of_date():
     pages = {path: nbformat.read(path, as_version=4) for path in all_notebooks()}
     texts = {path: path.read_text("utf-8") for path in ROOT.glob("lnlib/exercises/lesson_*.py")}
     copy_docstrings(pages, texts)
-    names = {path: re.split(" · |: ", title(path))[1] for path in lessons()}
+    names = {path: re.split(" · |: ", form.title(path))[1] for path in lessons()}
     times = {path: re.search(TIMES, pages[path].cells[0].source).groups() for path in names}
     minutes = {path: (int(some), int(in_all or some)) for path, (some, in_all) in times.items()}
     total = np.sum(list(minutes.values()), axis=0)
@@ -41,11 +43,9 @@ def out_of_date():
         pattern = rf"^\| [*[]*{path.name[:2]}[*[ ]*(.*?)(?:\]\({path.name}\))? \|.*?\| (\d+) \|"
         the_map.source = replaced(pattern, (names[path], reading), the_map.source)
     readme = replaced(r"^\| \| all of them \| \| (\d+) \| (\d+) \|$", total, readme)
-    hours = [*map(round, total / 60)]
-    readme = replaced(r"about (\d+) hours to read,\s+(\d+) with the exercises", hours, readme)
-    core = sum(lines_of_code(p) for p in ROOT.glob("lnlib/*.py") if p.name != "plots.py")
-    texts[README] = replaced(r"core, some (\d+) lines of code", [50 * round(core / 50)], readme)
-    texts |= {path: nbformat.writes(page) + "\n" for path, page in pages.items()}
+    hours = r"about (\d+) hours to read,\s+(\d+) with the exercises"
+    texts[README] = replaced(hours, map(round, total / 60), readme)
+    texts |= {path: form.normal_form(page, path) for path, page in pages.items()}
     return {path: text for path, text in texts.items() if text != path.read_text("utf-8")}
 
 
@@ -53,18 +53,13 @@ def copy_docstrings(pages, texts):
     """Copy the docstrings of the lessons' stubs to the solutions and to the modules' texts."""
     for path in lessons():
         asked = exercises(pages[path])
-        solved = exercises(pages[solutions(path)]) if asked else {}
+        solved = exercises(pages[form.solutions(path)]) if asked else {}
         for name, cell in asked.items():
             words = docstring(cell.source, name)
-            solved[name].source = solved[name].source.replace(
-                docstring(solved[name].source, name), words
-            )
+            solved[name].source = with_docstring(solved[name].source, name, words)
             for module, text in texts.items():
-                if re.search(rf"^def {name}\(", text, re.M) and TWIN not in docstring(text, name):
-                    start = re.search(rf"^def {name}\(", text, re.M).start()
-                    texts[module] = text[:start] + text[start:].replace(
-                        docstring(text, name), words, 1
-                    )
+                if f"\ndef {name}(" in text and TWIN not in docstring(text, name):
+                    texts[module] = with_docstring(text, name, words)
 
 
 def exercises(page):
@@ -80,44 +75,37 @@ def docstring(source, name):
     return ast.get_source_segment(source, function.body[0])
 
 
+def with_docstring(source, name, words):
+    """Return a source with another docstring of a function."""
+    start = source.index(f"def {name}(")
+    return source[:start] + source[start:].replace(docstring(source, name), words, 1)
+
+
 def replaced(pattern, values, text):
     """Return text in which values stand where the groups of a pattern match."""
     match = re.search(pattern, text, re.M)
     if match is None:
-        raise ValueError(f"neither README.md nor the map of lesson 00 may lose {pattern}")
+        raise ValueError(f"README.md or the map of lesson 00 lacks {pattern}")
     for group, value in reversed([*enumerate(values, start=1)]):
         text = f"{text[: match.start(group)]}{value}{text[match.end(group) :]}"
     return text
 
 
-def lines_of_code(path):
-    """Count the lines of a module that are not blank, comment or docstring."""
-    text, docstrings = path.read_text("utf-8"), set()
-    for node in ast.walk(ast.parse(text)):
-        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):
-            docstrings.update(range(node.lineno, node.end_lineno + 1))
-    lines = enumerate(map(str.strip, text.splitlines()), start=1)
-    return sum(bool(line) and line[0] != "#" and n not in docstrings for n, line in lines)
-
-
-def depending(changed):
-    """Return the notebooks whose outputs may depend on the files that changed."""
-    found = []
-    for path in all_notebooks():
-        cells = nbformat.read(path, as_version=4).cells
-        source = "\n".join(cell.source for cell in cells if cell.cell_type == "code")
-        finder = ModuleFinder([str(ROOT)])  # finds what is ours
-        finder.scan_code(compile(source, path.name, "exec"), finder.add_module("__main__"))
-        files = {Path(module.__file__) for module in finder.modules.values() if module.__file__}
-        folders = {file.parent for file in files} - {ROOT / "lnlib"}
-        exercises_of = f"lesson_{path.name[:2]}"  # which lnlib.exercises reads when it checks
-        for file in changed:
-            in_kernels = file.suffix in (".cu", ".h", ".cpp") and file.parent in folders
-            in_exercises = file.name.startswith(exercises_of)
-            if file in files | {path} or in_kernels or in_exercises or f'"{file.name}"' in source:
-                found.append(path)
-                break
-    return found
+def depends(path, changed):
+    """May the outputs of a notebook depend on files that changed?"""
+    cells = nbformat.read(path, as_version=4).cells
+    source = "\n".join(cell.source for cell in cells if cell.cell_type == "code")
+    finder = ModuleFinder([str(ROOT)])  # finds what is ours
+    finder.scan_code(compile(source, path.name, "exec"), finder.add_module("__main__"))
+    files = {Path(module.__file__) for module in finder.modules.values() if module.__file__}
+    folders = {file.parent for file in files}
+    return any(
+        file in files | {path}
+        or (file.suffix in (".cu", ".h", ".cpp") and file.parent in folders)
+        or file.name.startswith(f"lesson_{path.name[:2]}")  # read when lnlib.exercises checks
+        or f'"{file.name}"' in source
+        for file in changed
+    )
 
 
 def changed_files():
@@ -134,11 +122,13 @@ def main():
     parser.add_argument("changed", nargs="*", type=Path, help="files (default: not committed)")
     parser.add_argument("--all", action="store_true", help="execute all notebooks")
     options = parser.parse_args()
-    for path, text in out_of_date().items():
+    rewritten = out_of_date()
+    for path, text in rewritten.items():
         path.write_text(text, "utf-8")
         print("rewrote", path.relative_to(ROOT))
     changed = [path.resolve() for path in options.changed] or changed_files()
-    execute_all(all_notebooks() if options.all else depending(changed))
+    chosen = [p for p in all_notebooks() if options.all or depends(p, [*changed, *rewritten])]
+    form.execute_all(chosen)
     if not draw_one_page.is_up_to_date():
         draw_one_page.draw_all()
 
