@@ -195,6 +195,7 @@ WATCHED = [
     (lambda a: np.einsum("ij,ij->i", a, a), [("einsum", 30, 120, 24)]),
     (lambda a: np.einsum("ij,kj->ik", a, a, out=np.empty((3, 3))), [("einsum", 90, 120, 72)]),
     (lambda a: np.concatenate([a, a]), [("concatenate", 0, 120, 240)]),
+    (lambda a: np.concatenate([a[:1], a[1:]], out=a), [("concatenate", 0, 120, 120)]),
     (lambda a: np.stack([a.copy()]), [("copy", 0, 120, 120), ("concatenate", 0, 120, 120)]),
     (lambda a: np.array(a[:, 0]), [("array", 0, 88, 24)]),
     (lambda a: a.astype(np.float32), [("astype", 0, 120, 60)]),
@@ -283,6 +284,7 @@ def page_step(reads, writes):
         ([([1], []), ([2], []), ([1], []), ([3], []), ([1], [])], 2, 3),  # 2 was the oldest
         ([([], [1])], 2, 1),  # a write leaves in the end, and needs no read
         ([([], [1]), ([1], [1]), ([1], [1])], 2, 1),  # once
+        ([([1], [1])], 2, 2),  # read, then written
         ([([], [1]), ([2], []), ([1], [])], 1, 3),  # written back, read again
     ],
 )
@@ -304,7 +306,7 @@ def test_medians_of_a_slow_and_a_fast_function():
     calls = []
     slow = functools.partial(np.linalg.svd, np.ones((60, 60)))
     times = bench.medians({"slow": slow, "fast": lambda: calls.append(1)}, seconds=0)
-    assert times["slow"] > times["fast"] > 0 and len(calls) > 100
+    assert 0 < times["fast"] < times["slow"] / 10 and len(calls) > 100
 
 
 def test_the_compiler_is_what_cxx_says(monkeypatch):
