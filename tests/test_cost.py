@@ -306,7 +306,7 @@ def test_medians_of_a_slow_and_a_fast_function():
     calls = []
     slow = functools.partial(np.linalg.svd, np.ones((60, 60)))
     times = bench.medians({"slow": slow, "fast": lambda: calls.append(1)}, seconds=0)
-    assert 0 < times["fast"] < times["slow"] / 10 and len(calls) > 100
+    assert 0 < times["fast"] < times["slow"] / 300 and len(calls) > 100
 
 
 def test_the_compiler_is_what_cxx_says(monkeypatch):
