@@ -1,4 +1,4 @@
-"""What lesson 06 says of compilers, of messages and of speeds it predicts, held to what is so."""
+"""What lessons 08 and 09 say of compilers, messages and predicted speeds, held to what is so."""
 
 import re
 
@@ -11,7 +11,8 @@ from test_gpu import needs_nvrtc
 from lnlib import gpu
 from lnlib.gpu import emulator
 
-CELLS = nbformat.read(NOTEBOOKS / "06_fused_gpu_kernel.ipynb", as_version=4).cells
+PAGES = "08_fused_gpu_kernel.ipynb", "09_kernel_speed.ipynb"
+CELLS = [c for page in PAGES for c in nbformat.read(NOTEBOOKS / page, as_version=4).cells]
 TEXT = "\n".join(cell.source for cell in CELLS if cell.cell_type == "markdown")
 PRINTED = "".join(o.get("text", "") for cell in CELLS for o in cell.get("outputs", []))
 

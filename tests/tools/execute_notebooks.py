@@ -47,12 +47,12 @@ def all_notebooks():
 
 
 def lessons():
-    """Return the paths of the lessons, in order, without their solutions."""
-    return [path for path in all_notebooks() if path.parent == NOTEBOOKS]
+    """Return the paths of the lessons, in order: the pages whose names begin with two digits."""
+    return sorted(NOTEBOOKS.glob("[0-9][0-9]_*.ipynb"))
 
 
 def solutions(lesson):
-    """Return the path of a lesson's solutions."""
+    """Return the path of a lesson's solutions, which exist if it has exercises."""
     return lesson.parent / "solutions" / f"{lesson.name[:2]}_solutions.ipynb"
 
 
@@ -65,11 +65,15 @@ def title(path):
 def navigation(path):
     """Return the links, in Markdown, to the pages before and after a notebook."""
     pages = lessons()
-    k = next(k for k, page in enumerate(pages) if page.name[:2] == path.name[:2])
+    k = next((k for k, page in enumerate(pages) if page.name[:2] == path.name[:2]), None)
+    if k is None:  # no lesson: it leads to the first
+        after = f"[{title(pages[0])} →]"
+        return f"{after}({Path(os.path.relpath(pages[0], path.parent)).as_posix()})"
     after = [(f"{title(page)} →", page) for page in pages[k + 1 : k + 2]]
     if path == pages[k]:
         links = [(f"← {title(page)}", page) for page in pages[max(k - 1, 0) : k]]
-        links += [("Solutions", solutions(path)), *after]
+        links += [("Solutions", solutions(path))] * solutions(path).exists()
+        links += after
     else:
         links = [(f"← back to {title(pages[k])}", pages[k]), *after]
     targets = [Path(os.path.relpath(page, path.parent)).as_posix() for _, page in links]
