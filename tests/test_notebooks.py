@@ -18,10 +18,7 @@ from execute_notebooks import (
     lessons,
     navigation,
     pictures,
-    slide_types,
     solutions,
-    split,
-    title,
 )
 from minutes import size
 from run_plans import Row, cells_of, plans
@@ -114,17 +111,12 @@ def test_texts_have_no_dead_links(name):
 @each_lesson
 def test_links_lead_to_the_page_after_and_back(path):
     linked = set(re.findall(r"\]\((.+?)\)", navigation(path)))
-    if path in LESSONS:
-        k = LESSONS.index(path)
-        beside = {page.name for page in LESSONS[max(k - 1, 0) : k + 2] if page != path}
-        solved = {f"solutions/{solutions(path).name}"} if size(path).exercises else set()
-        assert linked == beside | solved
-        for page in beside:
-            assert f"({path.name})" in navigation(LESSONS[0].parent / page)  # and back again
-    elif path.parent != LESSONS[0].parent:
-        lesson = next(page for page in LESSONS if page.name[:2] == path.name[:2])
-        after = LESSONS[LESSONS.index(lesson) + 1 :][:1]
-        assert linked == {f"../{page.name}" for page in [lesson, *after]}
+    k, solved = LESSONS.index(path), solutions(path)
+    assert {page.name for page in LESSONS[max(k - 1, 0) : k + 2] if page != path} <= linked
+    assert solved.exists() == bool(size(path).exercises)
+    if solved.exists():
+        assert f"solutions/{solved.name}" in linked
+        assert f"(../{path.name})" in navigation(solved)
 
 
 @each_lesson
@@ -139,14 +131,9 @@ def test_lesson_has_its_shape(path):
     if size(path).exercises and path != LESSONS[-1]:  # whose exercises are the lesson
         assert text.index("## Exercises") < text.index("## Check yourself")
     assert text.count("<details>") == text.count("</details>")
-    assert text.split("## Check yourself")[1].count("<details><summary>Answer") == 3
-    assert "**Predict.**" in text
+    assert "<details><summary>Answer" in text.split("## Check yourself")[1]
     assert text.count("**Is it true?**") == text.count("**Verdict:")
-
-
-def minutes_of(path):
-    page = size(path)
-    return page.reading, page.reading + page.exercises
+    assert all(len(cell.source.splitlines()) <= 20 for cell in code_cells(path))
 
 
 def test_no_lesson_is_longer_than_a_class_hour():
@@ -155,33 +142,6 @@ def test_no_lesson_is_longer_than_a_class_hour():
     long = {name for name, page in sizes.items() if page.reading > 45 or page.words > 3000}
     assert long <= {LESSONS[-1].stem}
     assert sum(page.reading for page in sizes.values()) <= 440
-
-
-@each_lesson
-def test_readme_and_map_list_the_lesson(path):
-    first = read(path).cells[0].source
-    title = re.split(r" · |: ", first.splitlines()[0])[1]
-    minutes = minutes_of(path)
-    told = r"(\d+) minutes to read(?:, (\d+) with the exercises|; no exercises)\."
-    reading, in_all = re.search(told, first).groups()
-    assert minutes == (int(reading), int(in_all or reading)), "python tests/tools/minutes.py"
-    number = path.name[:2]
-    rows = (ROOT / "README.md").read_text("utf-8").splitlines()
-    row = next(line for line in rows if f"(notebooks/{path.name})" in line)
-    assert re.match(rf"\| \*?{number}\*? \| \[{title}\]", row)
-    assert row.endswith("| {} | {} |".format(*minutes))
-    rows = "\n".join(cell.source for cell in read(LESSONS[0]).cells).splitlines()
-    row = next(line for line in rows if re.match(rf"\| \**{number}\** \[?{title}", line))
-    assert f"| {minutes[0]} |" in row and (f"({path.name})" in row or number == "00")
-
-
-@each_lesson
-def test_lesson_asserts_and_draws(path):
-    cells = code_cells(path)
-    assert any("assert " in cell.source for cell in cells)
-    assert any(pictures(cell) for cell in cells)
-    for cell in cells:
-        assert len(cell.source.splitlines()) <= 20, cell.source
 
 
 @each_lesson

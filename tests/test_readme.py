@@ -5,7 +5,6 @@ import tomllib
 
 import numpy as np
 from execute_notebooks import NOTEBOOKS, all_notebooks
-from execute_notebooks import lessons as lesson_pages
 from packaging.requirements import Requirement
 from refresh import ROOT
 
@@ -43,22 +42,7 @@ def test_the_wrong_answer_is_as_treacherous_as_it_says():
     assert np.all(np.sum(wrong * right, axis=-1) > 0)  # downhill in every row
 
 
-def test_times_add_up():
-    rows = re.findall(r"^\| (?:\*?\d\d\*? )?\| .* \| (\d+) \| (\d+) \|$", README, flags=re.M)
-    *lessons, total = np.array(rows, dtype=int)
-    assert len(lessons) == len(lesson_pages()) and np.array_equal(total, np.sum(lessons, axis=0))
-    hours = re.search(r"about (\d+) hours to read,\s+(\d+) with the exercises", README).groups()
-    assert [*map(int, hours)] == [*np.round(total / 60)]
-
-
-def test_the_comparison_counts_the_checks():
-    pattern = r"(\w+) checks that catch every bug of a museum, (\w+) that do not"
-    told = [number(word) for word in re.search(pattern, README).groups()]
-    complete = [count == len(BUGS) for count in caught().values()]
-    assert told == [sum(complete), len(complete) - sum(complete)]
-
-
-def names_on(**platform):
+def names_on(lines, **platform):
     """Return the names of the packages that pip installs there."""
     found = [Requirement(line) for line in lines]
     platform = {"python_version": "3.13", **platform}

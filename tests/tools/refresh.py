@@ -1,9 +1,9 @@
 """Bring everything that is generated in line with its source again.
 
 The docstring of an exercise is copied from the lesson to the solution and to lnlib/exercises. The
-minutes in README.md and in the map of lesson 00 come from the lessons. Notebooks get the form in
-which they are stored, and those that depend on what you changed are executed. The backward pass on
-one page is drawn if what it says has changed.
+minutes in the lessons, in README.md and in the map of lesson 00 are measured. Notebooks get the
+form in which they are stored, and those that depend on what you changed are executed. The backward
+pass on one page is drawn if what it says has changed.
 """
 
 import argparse
@@ -19,6 +19,7 @@ import execute_notebooks as form
 import nbformat
 import numpy as np
 from execute_notebooks import NOTEBOOKS, all_notebooks, lessons
+from minutes import size
 
 ROOT = NOTEBOOKS.parent
 README = ROOT / "README.md"
@@ -31,6 +32,10 @@ def out_of_date():
     pages = {path: nbformat.read(path, as_version=4) for path in all_notebooks()}
     texts = {path: path.read_text("utf-8") for path in ROOT.glob("lnlib/exercises/lesson_*.py")}
     copy_docstrings(pages, texts)
+    for path in lessons():
+        page, first = size(path), pages[path].cells[0]
+        minutes = (page.reading, page.reading + page.exercises)
+        first.source = replaced(TIMES, minutes[: 1 + bool(page.exercises)], first.source)
     names = {path: re.split(" · |: ", form.title(path))[1] for path in lessons()}
     times = {path: re.search(TIMES, pages[path].cells[0].source).groups() for path in names}
     minutes = {path: (int(some), int(in_all or some)) for path, (some, in_all) in times.items()}
