@@ -1,11 +1,10 @@
 """Walk through slides in Chromium: is anything beyond the screen that cannot be reached?
 
-    python tests/tools/check_slides.py slides/01_derivation.slides.html [...]
-
 The slides must find reveal.js; see notebooks/teaching.md. Prints the slides that scroll or
 have a listing that does, and fails for those that are cut off.
 """
 
+import argparse
 import html
 import json
 import re
@@ -74,9 +73,11 @@ def walk(page):
     return json.loads(html.unescape(found[1]))
 
 
-def main(paths):
+def main():
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("paths", nargs="+", type=Path, help="such as 01_derivation.slides.html")
     cut = 0
-    for path in map(Path, paths):
+    for path in parser.parse_args().paths:
         slides = walk(path.resolve())
         for slide in slides:
             lost = max(slide["below"], slide["hidden"], slide["beside"]) > 1
@@ -90,4 +91,4 @@ def main(paths):
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    main()
