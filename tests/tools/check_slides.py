@@ -84,7 +84,8 @@ def main():
             cut += lost
             if lost or slide["screens"] > 1.01 or slide["wide"] > 1:
                 state = "CUT OFF" if lost else f"scrolls, {slide['screens']:.1f} screens"
-                state += f", a listing is {slide['wide']} px too wide" * (slide["wide"] > 1)
+                if slide["wide"] > 1:
+                    state += f", a listing is {slide['wide']} px too wide"
                 print(f"{path.name} {slide['slide']}: {state}: {slide['words']!r}")
         print(f"{path.name}: {len(slides)} slides")
     sys.exit(cut > 0)

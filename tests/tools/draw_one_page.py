@@ -196,7 +196,7 @@ def written(values):
     for value in map(Fraction, np.ravel(values).tolist()):
         whole, rest = divmod(abs(value), 1)
         text = f"{whole or ''}{halves[rest]}" if rest in halves else str(abs(value))
-        words.append("−" * (value < 0) + text)
+        words.append(f"−{text}" if value < 0 else text)
     return words
 
 
