@@ -1,16 +1,13 @@
-"""Time every way to compute the layer on this GPU: python -m lnlib.gpu.bench [--tune] [--save FILE]
+"""Time every way to compute the layer on this GPU: python -m lnlib.gpu.benchmark [--save FILE]
 
 Each is timed between two events, after a spin that gives Python time to queue all its launches,
 and after 256 MB were read, so that nothing it needs is left in the GPU's cache. The median of 30
 runs is compared with a copy that moves as many bytes as the pass must move at least: the fastest of
-two kinds of copy, each measured before everything else and after it. --tune tries configurations
-of the kernels instead: threads, floats a thread, blocks a multiprocessor, waves, and columns of a
-block of the second stage.
+two kinds of copy, each measured before everything else and after it.
 """
 
 import argparse
 import functools
-import itertools
 import json
 import sys
 import time
@@ -19,18 +16,16 @@ from pathlib import Path
 import numpy as np
 
 from .. import textbook
-from . import launch, passes
+from . import live
 
 SHAPES = [(8192, 768), (8192, 1024), (16384, 2048), (8192, 4096), (4096, 8192), (2048, 16384)]
 REPEATS = 30
 WARM_UP = 0.5  # seconds per shape, until the GPU's clock has risen
-PROMISE, SANE = 4e-7, 1e-4  # largest errors: of a configuration to choose, of any other rung
+LARGEST_ERROR = 1e-4  # of a rung that is timed
 FLUSH = 256 * 2**20  # bytes
 SPIN = 'extern "C" __global__ void spin(long long n) { for (n += clock64(); clock64() < n;); }'
 SPIN_CYCLES = 4_000_000  # about 2 ms
 FIGURES = "{microseconds:9.1f} us ({p10:.1f}, {p90:.1f}) {GB/s:7.0f} GB/s {fraction of copy:6.2f}"
-# What tuning tries: threads of a row, floats of it that each holds, registers that it may use.
-TRIED = (32, 64, 128, 256, 512, 1024), (4, 8, 16, 24, 32), (64, 80, 96, 128)
 
 
 def minimum_bytes(which, rows, D):
@@ -43,9 +38,9 @@ def rungs(dy, x, gamma, beta, eps=1e-5):
     """Return (pass, name, function of no arguments) for every rung of the ladder at this shape."""
     textbook_forward, textbook_backward = textbook.FORMS["rstd"]
     slow, textbook_cache = "the textbook's formulas", textbook_forward(x, gamma, beta, eps)[1]
-    cache = launch.layer_norm_forward(x, gamma, beta, eps)[1]
-    forward = functools.partial(launch.layer_norm_forward, x, gamma, beta, eps)
-    backward = functools.partial(launch.layer_norm_backward, dy, cache)
+    cache = live.layer_norm_forward(x, gamma, beta, eps)[1]
+    forward = functools.partial(live.layer_norm_forward, x, gamma, beta, eps)
+    backward = functools.partial(live.layer_norm_backward, dy, cache)
     return [
         ("forward", slow, functools.partial(textbook_forward, x, gamma, beta, eps)),
         ("forward", "x read four times", lambda: forward(kernel="forward_looping", width=1)),
@@ -57,30 +52,6 @@ def rungs(dy, x, gamma, beta, eps=1e-5):
         ("backward", "two stages, 4-byte loads", lambda: backward(width=1)),
         ("backward", "two stages", backward),
         ("backward", "single launch", lambda: backward(kernel="backward_single")),
-    ]
-
-
-def configurations(dy, x, gamma, beta, eps=1e-5):
-    """Return (pass, name, function of no arguments) for the configurations to try at this shape."""
-    on_gpu, D = launch.machine(), x.shape[-1]
-    cache = launch.layer_norm_forward(x, gamma, beta, eps)[1]
-    calls = {
-        "forward": functools.partial(passes.forward, on_gpu, x, gamma, beta, eps),
-        "backward": functools.partial(passes.backward, on_gpu, dy, cache),
-    }
-    width, limit = 1 if D % 4 else 4, on_gpu.shared_limit()
-    found = [(which, passes.configuration(which, D, width, limit)) for which in calls]
-    _, usual = found[1]  # of the backward pass
-    for waves, columns in (2, 8), (3, 8), (1, 16), (1, 32):
-        found.append(("backward", usual._replace(waves=waves, columns=columns)))
-    for which, threads, entries, registers in itertools.product(calls, *TRIED):
-        if D <= threads * entries < 2 * D and entries % width == 0:
-            chosen = passes.instance(which, threads, entries, width, limit, registers=registers)
-            if chosen and (which, chosen) not in found:
-                found.append((which, chosen))
-    named = "{0.expression}, waves {0.waves}, columns {0.columns}".format
-    return [
-        (which, named(one), functools.partial(calls[which], chosen=one)) for which, one in found
     ]
 
 
@@ -139,8 +110,8 @@ def errors(results, truth):
     }
 
 
-def measure(cupy, rows, D, measure_call, tune=False):
-    """Time copies and every rung, or with tune every configuration, at one shape, as dicts."""
+def measure(cupy, rows, D, measure_call):
+    """Time copies and every rung at one shape; return a dict for each."""
     given, truth = arrays(cupy, rows, D)
     end = time.perf_counter() + WARM_UP
     while time.perf_counter() < end:
@@ -148,22 +119,21 @@ def measure(cupy, rows, D, measure_call, tune=False):
         cupy.cuda.Device().synchronize()
     first, last = (copies(cupy, rows, D, when) for when in ("first", "last"))
     measured = []
-    for which, rung, call in [*first, *(configurations if tune else rungs)(*given), *last]:
+    for which, rung, call in [*first, *rungs(*given), *last]:
         one = {"rows": rows, "D": D, "pass": which, "rung": rung, "errors": {}}
         measured.append(one)
         try:
             results = call()
-            if isinstance(results, tuple):  # of one of the passes
-                one["errors"] = errors(results, truth[which])
-            if not all(e <= (PROMISE if tune else SANE) for e in one["errors"].values()):
-                raise AssertionError(f"{rung} is wrong at {rows} x {D}: {one['errors']}")
-            one |= measure_call(call)
-            size = 12 * rows * D if rung == "add" else minimum_bytes(which, rows, D)
-            one["GB/s"] = size / one["microseconds"] / 1e3
-        except Exception as error:  # not for inputs as large as this; or too many registers, say
-            if not (tune or isinstance(error, ValueError)):
-                raise
+        except ValueError as error:  # not for inputs as large as this
             one["failed"] = f"{type(error).__name__}: {error}"
+            continue
+        if isinstance(results, tuple):  # of one of the passes
+            one["errors"] = errors(results, truth[which])
+        if not all(error <= LARGEST_ERROR for error in one["errors"].values()):
+            raise AssertionError(f"{rung} is wrong at {rows} x {D}: {one['errors']}")
+        one |= measure_call(call)
+        size = 12 * rows * D if rung == "add" else minimum_bytes(which, rows, D)
+        one["GB/s"] = size / one["microseconds"] / 1e3
     timed = [one for one in measured if "failed" not in one]
     for one in timed:
         same = [t for t in timed if t["pass"] == one["pass"] and t["rung"].startswith("copy")]
@@ -171,7 +141,7 @@ def measure(cupy, rows, D, measure_call, tune=False):
     return measured
 
 
-def machine(cupy):
+def describe_gpu(cupy):
     """Return what the numbers depend on."""
     runtime = cupy.cuda.runtime
     properties = runtime.getDeviceProperties(runtime.getDevice())
@@ -188,26 +158,23 @@ def machine(cupy):
 
 def main(words=None):
     """Run the benchmark; return the exit status: 1 if there is no GPU."""
-    parser = argparse.ArgumentParser(prog="python -m lnlib.gpu.bench", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m lnlib.gpu.benchmark", description=__doc__)
     parser.add_argument("--save", type=Path, metavar="FILE", help="write the result as JSON")
-    parser.add_argument("--tune", action="store_true", help="try configurations of the kernels")
     parser.add_argument("--shapes", type=_shape, nargs="+", default=SHAPES, metavar="ROWSxD")
     asked = parser.parse_args(words)
-    print(launch.status())
-    if not launch.available():
+    print(live.status())
+    if not live.available():
         return 1
     import cupy
 
     if asked.save:
         asked.save.parent.mkdir(parents=True, exist_ok=True)
-    measure_call, record = timer(cupy), machine(cupy) | {"measured": []}
+    measure_call, record = timer(cupy), describe_gpu(cupy) | {"measured": []}
     for rows, D in asked.shapes:
-        measured = measure(cupy, rows, D, measure_call, asked.tune)
+        measured = measure(cupy, rows, D, measure_call)
         record["measured"] += measured
         if asked.save:  # after each shape: what was measured is not lost if the rest fails
             asked.save.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
-        if asked.tune:
-            measured.sort(key=lambda one: (one["pass"], one.get("microseconds", np.inf)))
         print(f"\n{rows} rows of {D}: median (p10, p90), rate by minimum bytes, fraction of copy")
         for one in measured:
             print(f"  {one['pass']:8} {one['rung']:56}", one.get("failed") or FIGURES.format(**one))
