@@ -387,8 +387,8 @@ __global__ void __launch_bounds__(THREADS) backward_atomic(
 // Stage 1: few blocks, each with many rows. A block works on ROWS rows at a time: one, or if rows
 // are short one in every warp. It adds its rows up on the chip and writes one row of partial sums:
 // dgamma's D columns, then dbeta's. Every thread has sums of its own, for the columns it owns: no
-// barrier, no atomics. They are kept in shared memory, because x_hat and dy fill the registers, four
-// at a time: one access of 16 bytes each.
+// barrier, no atomics. They are kept in shared memory, because x_hat and dy fill the registers. One
+// access moves four of them, 16 bytes.
 template <int THREADS, int VECTORS, int WIDTH, int ROWS, class T>
 __device__ void backward_rows(
     const Vector<WIDTH, T> *x, const Vector<WIDTH, T> *dy, const Vector<WIDTH, T> *gamma,
@@ -460,8 +460,8 @@ __global__ void __launch_bounds__(THREADS * ROWS, BLOCKS) backward(
         x, dy, gamma, mean, mean_lo, rstd, dx, partial, rows, D);
 }
 
-// The same pass without keeping the row, for rows of any length: x is read twice and dy three times,
-// and the sums are kept where they end, in partial.
+// The same pass without keeping the row, for rows of any length: x is read twice, dy is read three
+// times, and the sums are kept where they end, in partial.
 template <int THREADS, int WIDTH, class T = float>
 __global__ void __launch_bounds__(THREADS) backward_looping(
     const Vector<WIDTH, T> *x, const Vector<WIDTH, T> *dy, const Vector<WIDTH, T> *gamma,
