@@ -26,9 +26,8 @@ def load_width(backend, width, D, *arrays):
     aligned = D % most == 0 and all(backend.address(a) % 16 == 0 for a in arrays)
     best = most if aligned else 1
     if width is True or width not in (None, 1, best):
-        raise ValueError(
-            f"width must be 1, or {most} if rows start at multiples of 16 bytes, got {width}"
-        )
+        known = f"1, or {most} if rows start at multiples of 16 bytes"
+        raise ValueError(f"width must be {known}, got {width}")
     return width or best
 
 

@@ -16,9 +16,10 @@ from pathlib import Path
 import numpy as np
 
 from .. import textbook
+from ..bench import random_arrays
 from . import live
 
-SHAPES = [(8192, 768), (8192, 1024), (16384, 2048), (8192, 4096), (4096, 8192), (2048, 16384)]
+SHAPES = ["8192x768", "8192x1024", "16384x2048", "8192x4096", "4096x8192", "2048x16384"]
 REPEATS = 30
 WARM_UP = 0.5  # seconds per shape, until the GPU's clock has risen
 LARGEST_ERROR = 1e-4  # of a rung that is timed, relative to the largest entry
@@ -68,48 +69,35 @@ def copies(cupy, rows, D):
     return found
 
 
-def timer(cupy):
-    """Return a function that times a call: its median, p10 and p90 in microseconds, as a dict."""
+def time_call(cupy, call):
+    """Time a call: return its median, p10 and p90 in microseconds, as a dict."""
     spin = cupy.RawKernel(SPIN, "spin")
     cold, sink = cupy.zeros(FLUSH // 4, np.float32), cupy.zeros((), np.float32)
-
-    def measure_call(call):
-        call()  # compiles, and fills CuPy's pool of memory
-        pairs = [(cupy.cuda.Event(), cupy.cuda.Event()) for _ in range(REPEATS)]
-        for start, end in pairs:
-            spin((1,), (1,), (np.int64(SPIN_CYCLES),))
-            cold.sum(out=sink)
-            start.record()
-            call()
-            end.record()
-        pairs[-1][1].synchronize()
-        times = [1000 * cupy.cuda.get_elapsed_time(*pair) for pair in pairs]
-        median, p10, p90 = np.percentile(times, (50, 10, 90)).tolist()
-        return {"microseconds": median, "p10": p10, "p90": p90}
-
-    return measure_call
+    call()  # compiles, and fills CuPy's pool of memory
+    pairs = [(cupy.cuda.Event(), cupy.cuda.Event()) for _ in range(REPEATS)]
+    for start, end in pairs:
+        spin((1,), (1,), (np.int64(SPIN_CYCLES),))
+        cold.sum(out=sink)
+        start.record()
+        call()
+        end.record()
+    pairs[-1][1].synchronize()
+    times = [1000 * cupy.cuda.get_elapsed_time(*pair) for pair in pairs]
+    return dict(zip(("p10", "microseconds", "p90"), np.percentile(times, (10, 50, 90)).tolist()))
 
 
-def arrays(cupy, rows, D):
-    """Return dy, x, gamma, beta."""
-    rng = np.random.default_rng(0)
-    dy, x = (rng.standard_normal((rows, D), np.float32) for _ in range(2))
-    gamma, beta = (rng.uniform(0.5, 2, D).astype(np.float32) for _ in range(2))
-    return [cupy.asarray(a) for a in (dy, x, gamma, beta)]
-
-
-def check(which, rung, results, right):
-    """Raise AssertionError if the results of a pass are not those of another rung."""
-    compared = 1 if which == "forward" else 3  # y, without the cache, or all gradients
-    for got, expected in zip(results[:compared], right):
-        error = float(abs(got - expected).max() / abs(expected).max())
+def check(rung, results, expected):
+    """Raise AssertionError if the results of a rung are not what another rung returns."""
+    for got, right in zip(results, expected):
+        error = float(abs(got - right).max() / abs(right).max())
         if not error <= LARGEST_ERROR:
             raise AssertionError(f"{rung} is wrong: a relative error of {error:.0e}")
 
 
-def measure(cupy, rows, D, measure_call):
+def measure(cupy, rows, D):
     """Time every rung at one shape, and copies before and after; return a dict for each."""
-    given, right, measured = arrays(cupy, rows, D), {}, []
+    given = [cupy.asarray(array) for array in random_arrays((rows, D), np.float32)]
+    expected, measured = {}, []
     end = time.perf_counter() + WARM_UP
     while time.perf_counter() < end:
         given[0].copy()
@@ -123,10 +111,11 @@ def measure(cupy, rows, D, measure_call):
         except ValueError as error:  # not for inputs as large as this
             one["failed"] = str(error)
             continue
-        if isinstance(results, tuple):  # the textbook's come first
-            check(which, rung, results, right.setdefault(which, results))
+        if isinstance(results, tuple):  # the textbook's come first; y comes with a cache
+            results = results[:1] if which == "forward" else results
+            check(rung, results, expected.setdefault(which, results))
         size = 12 * rows * D if rung == "add" else minimum_bytes(which, rows, D)
-        one |= measure_call(call)
+        one |= time_call(cupy, call)
         one["GB/s"] = size / one["microseconds"] / 1e3
     timed = [one for one in measured if "failed" not in one]
     for one in timed:
@@ -154,30 +143,24 @@ def main(words=None):
     """Run the benchmark; return the exit status: 1 if there is no GPU."""
     parser = argparse.ArgumentParser(prog="python -m lnlib.gpu.benchmark", description=__doc__)
     parser.add_argument("--save", type=Path, metavar="FILE", help="write the result as JSON")
-    parser.add_argument("--shapes", type=_shape, nargs="+", default=SHAPES, metavar="ROWSxD")
+    parser.add_argument("--shapes", nargs="+", default=SHAPES, metavar="ROWSxD")
     asked = parser.parse_args(words)
     print(live.status())
     if not live.available():
         return 1
-    import cupy
-
+    cupy = live.backend().xp
     if asked.save:
         asked.save.parent.mkdir(parents=True, exist_ok=True)
-    measure_call, record = timer(cupy), describe_gpu(cupy) | {"measured": []}
-    for rows, D in asked.shapes:
-        measured = measure(cupy, rows, D, measure_call)
+    record = describe_gpu(cupy) | {"measured": []}
+    for shape in asked.shapes:
+        measured = measure(cupy, *map(int, shape.split("x")))
         record["measured"] += measured
         if asked.save:  # after each shape: what was measured is not lost if the rest fails
             asked.save.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
-        print(f"\n{rows} rows of {D}: median (p10, p90), rate by minimum bytes, fraction of copy")
+        print(f"\nrows x D = {shape}: median (p10, p90), rate by minimum bytes, fraction of copy")
         for one in measured:
             print(f"  {one['pass']:8} {one['rung']:56}", one.get("failed") or FIGURES.format(**one))
     return 0
-
-
-def _shape(text):
-    rows, D = text.split("x")
-    return int(rows), int(D)
 
 
 if __name__ == "__main__":

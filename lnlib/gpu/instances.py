@@ -70,15 +70,12 @@ class Configuration(NamedTuple):
         Of dynamic shared memory per block.
     rows : int
         That a block works on at a time.
-    columns : int
-        Of a block of the second stage.
     """
 
     expression: str
     threads: int
     shared_bytes: int = 0
     rows: int = 1
-    columns: int = 0
 
 
 def configuration(kernel, D, width, shared_limit=np.inf, stored="float"):
@@ -158,8 +155,7 @@ def instance(kernel, threads, entries, width, shared_limit=np.inf, stored="float
 def column_sums(rows, stored):
     """Return the Configuration of the second stage for so many rows of partial sums."""
     threads = 256 if rows > 64 else 32
-    expression = _expression("column_sums", threads, COLUMNS, stored)
-    return Configuration(expression, threads, columns=COLUMNS)
+    return Configuration(_expression("column_sums", threads, COLUMNS, stored), threads)
 
 
 def _expression(kernel, *template):

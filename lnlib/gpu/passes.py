@@ -7,7 +7,7 @@ import numpy as np
 
 from ..checks import check_eps
 from .arguments import check_array, check_kernel, check_size, load_width
-from .instances import BACKWARD, FORWARD, STORED, blocks_for, column_sums, configuration
+from .instances import BACKWARD, COLUMNS, FORWARD, STORED, blocks_for, column_sums, configuration
 
 SINGLE_LIMIT = 512 * 1024  # bytes of partial sums that one block can add up without delay
 
@@ -129,5 +129,5 @@ def backward(backend, dy, cache, kernel="backward", width=None):
         inputs, outputs = {"partial": partial}, {"gradients": gradients}
         numbers = {"rows": np.int32(blocks), "columns": np.int32(2 * D)}
         second = column_sums(blocks, stored)
-        backend.run(second, -(-2 * D // second.columns), inputs, outputs, numbers)
+        backend.run(second, -(-2 * D // COLUMNS), inputs, outputs, numbers)
     return dx, *gradients
