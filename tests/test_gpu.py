@@ -421,11 +421,8 @@ BAD_BACKWARD = {
     "dy shape": ({"dy": ROW}, ValueError, r"dy must have shape \(2, 3\), to fit x"),
     "dy strided": ({"dy": np.asfortranarray(X)}, ValueError, "dy must be C-contiguous"),
     "cache": ({"cache": (X, X, X, X)}, TypeError, "cache must be a lnlib.gpu.Cache, got tuple"),
-    "cache mean": (
-        {"cache": gpu.Cache(X, np.ones((2, 1)), X[:, :1], X[:, :1], ROW)},
-        TypeError,
-        "cache.mean must have dtype float32, got float64",
-    ),
+    "cache mean": ({"cache": gpu.Cache(X, np.ones((2, 1)), X[:, :1], X[:, :1], ROW)}, TypeError,
+                   "cache.mean must have dtype float32, got float64"),
     "kernel": ({"kernel": "forward"}, ValueError, "kernel must be one of backward, "),
 }  # fmt: skip
 
@@ -608,15 +605,15 @@ def test_what_a_kernel_calls_is_not_reported_for_it():
     assert gpu.compile("sm_90", ["crowded<64>"], source)["crowded<64>"].spilled > 0
 
 
+NOT_COMPILED = [
+    ({"arch": "sm_1"}, "no kernel for sm_1: .*architecture"),
+    ({"source": "__global__ void f() { x }", "kernels": ["f"]}, '"x" is undefined'),
+    ({"kernels": ["forward<1>"]}, "no kernel for sm_90"),
+]
+
+
 @needs_nvrtc
-@pytest.mark.parametrize(
-    "change, message",
-    [
-        ({"arch": "sm_1"}, "no kernel for sm_1: .*architecture"),
-        ({"source": "__global__ void f() { x }", "kernels": ["f"]}, '"x" is undefined'),
-        ({"kernels": ["forward<1>"]}, "no kernel for sm_90"),
-    ],
-)
+@pytest.mark.parametrize("change, message", NOT_COMPILED)
 def test_compiler_errors_are_passed_on(change, message):
     with pytest.raises(ValueError, match=message):
         gpu.compile(**change)
@@ -671,13 +668,7 @@ class FakeKernel:  # of CuPy, and an event
 @pytest.fixture
 def fake_cupy(monkeypatch):
     compiled, attributes = [], {"MultiProcessorCount": 2, "MaxSharedMemoryPerBlockOptin": 232448}
-    properties = {
-        "name": b"Fake",
-        "major": 9,
-        "minor": 0,
-        "multiProcessorCount": 2,
-        "l2CacheSize": 5,
-    }
+    properties = dict(name=b"Fake", major=9, minor=0, multiProcessorCount=2, l2CacheSize=5)
     runtime = SimpleNamespace(
         driverGetVersion=lambda: 12090, getDeviceCount=lambda: 1, getDevice=lambda: 0,
         getDeviceProperties=lambda k: properties,

@@ -104,7 +104,7 @@ def run(launch, order="forward", counts=None, seconds=300, is_valid=None):
     TypeError, ValueError
         If an argument does not fit.
     """
-    _check(launch, order)
+    _check_launch(launch, order)
     program = build(launch, is_valid)
     with tempfile.NamedTemporaryFile(dir=program.parent) as file:
         lines = [f"seconds {seconds}", f"file {file.name}", f"order {order}"]
@@ -122,7 +122,7 @@ def run(launch, order="forward", counts=None, seconds=300, is_valid=None):
     return left
 
 
-def _check(launch, order):
+def _check_launch(launch, order):
     if order not in ("forward", "reverse") and not (isinstance(order, int) and order >= 0):
         raise ValueError(f'order must be "forward", "reverse" or an int >= 0, got {order!r}')
     if launch.blocks < 1:

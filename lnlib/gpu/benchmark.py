@@ -86,7 +86,7 @@ def time_call(cupy, call):
     return dict(zip(("p10", "microseconds", "p90"), np.percentile(times, (10, 50, 90)).tolist()))
 
 
-def check(rung, results, expected):
+def require_close(rung, results, expected):
     """Raise AssertionError if the results of a rung are not what another rung returns."""
     for got, right in zip(results, expected):
         error = float(abs(got - right).max() / abs(right).max())
@@ -113,7 +113,7 @@ def measure(cupy, rows, D):
             continue
         if isinstance(results, tuple):  # the textbook's come first; y comes with a cache
             results = results[:1] if which == "forward" else results
-            check(rung, results, expected.setdefault(which, results))
+            require_close(rung, results, expected.setdefault(which, results))
         size = 12 * rows * D if rung == "add" else minimum_bytes(which, rows, D)
         one |= time_call(cupy, call)
         one["GB/s"] = size / one["microseconds"] / 1e3

@@ -107,7 +107,7 @@ def backend(order="forward", source=None, counts=None):
         empty=_empty,
         address=lambda array: array.ctypes.data,
         check_place=lambda name, array: None,
-        run=functools.partial(_run, source, order, counts),
+        run=functools.partial(_emulate_instance, source, order, counts),
         resident_blocks=lambda configuration: BLOCKS,
         shared_limit=lambda: 227 * 1024,  # as on sm_90
     )
@@ -118,7 +118,7 @@ def _empty(shape, dtype):
     return np.full(shape, -1, f"i{np.dtype(dtype).itemsize}").view(dtype)
 
 
-def _run(source, order, counts, configuration, blocks, inputs, outputs, numbers):
+def _emulate_instance(source, order, counts, configuration, blocks, inputs, outputs, numbers):
     kernel, threads, shared_bytes = configuration[:3]
     arguments = inputs | outputs | numbers
     launch = emulator.Launch(

@@ -9,13 +9,13 @@ from .nvrtc import INSTALL, cupy_with_nvrtc, options
 
 def available():
     """Return True if CuPy, an NVIDIA driver, a GPU and the kernel compiler NVRTC are there."""
-    return _problem() is None
+    return _missing_part() is None
 
 
 def status():
     """Return one sentence: which GPU runs the kernels, or which part is missing."""
-    if problem := _problem():
-        return problem
+    if missing := _missing_part():
+        return missing
     runtime = backend().xp.cuda.runtime
     device = runtime.getDeviceProperties(runtime.getDevice())
     name, capability = device["name"].decode(), f"{device['major']}.{device['minor']}"
@@ -89,7 +89,7 @@ def layer_norm_backward(dy, cache, *, kernel="backward", width=None):
     return passes.backward(backend(), dy, cache, kernel, width)
 
 
-def _problem():
+def _missing_part():
     """Return what keeps the kernels from running here, in one sentence, or None."""
     try:
         cupy = cupy_with_nvrtc()
@@ -110,15 +110,15 @@ def _problem():
 @functools.cache
 def backend():
     """Return CuPy as a `Backend`; RuntimeError if there is no GPU."""
-    if problem := _problem():
-        raise RuntimeError(problem)
+    if missing := _missing_part():
+        raise RuntimeError(missing)
     cupy = cupy_with_nvrtc()
     return passes.Backend(
         xp=cupy,
         empty=cupy.empty,
         address=lambda array: array.data.ptr,
         check_place=_check_place,
-        run=_run,
+        run=_launch_instance,
         resident_blocks=_resident_blocks,
         shared_limit=lambda: cupy.cuda.Device().attributes["MaxSharedMemoryPerBlockOptin"],
     )
@@ -139,7 +139,7 @@ def _check_place(name, array):
         raise ValueError(f"{name} must be on the current device, {_device()}, got device {place}")
 
 
-def _run(configuration, blocks, inputs, outputs, numbers):
+def _launch_instance(configuration, blocks, inputs, outputs, numbers):
     kernel, threads, shared_bytes = configuration[:3]
     # CuPy passes arrays as pointers and NumPy's scalars as what they are: np.int32 as int, ...
     arguments = (*inputs.values(), *outputs.values(), *numbers.values())
