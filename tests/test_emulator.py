@@ -62,7 +62,7 @@ WORDS = {  # body of a kernel: what the 64 threads leave in out
         LANES % 2, np.nan, LANES ^ 2
     ),
     "out[t] = __syncthreads_count(t < 9) + 100 * __syncthreads_or(t == 3)"
-    " + 1000 * __syncthreads_and(t < 63);": np.full(64, 109),
+    " + 1000 * __syncthreads_and(t < 63) + 2000 * __syncthreads_and(t < 64);": np.full(64, 2109),
     "if (t >= 32) { out[t] = 1; return; } __syncthreads(); out[t] = 2;": np.repeat([2, 1], 32),
     "__syncwarp(0xffffffff); __threadfence_block(); out[t] = warpSize;": np.full(64, 32),
     "out[t] = __fsqrt_rn(max(4.0f, 0.0f)) + min(t, 3) + rsqrtf(0.25f) + fminf(1, 2) + abs(-1.5f);":
