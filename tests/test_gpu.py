@@ -469,6 +469,7 @@ def test_rows_too_long_for_the_chip_are_read_again():
     # what older and smaller GPUs have: fewer blocks, with more registers, or none
     assert chosen("backward", 1024, 4) == "backward<32, 8, 4, 8, 2>"
     assert chosen("backward", 1024, 4, 64 * 1024) == "backward<32, 8, 4, 8, 1>"
+    assert chosen("backward", 2048, 4, 64 * 1024) == "backward<128, 4, 4, 1, 3>"  # not 64 // 16
     assert chosen("backward", 8192, 4, 99 * 1024) == "backward<256, 8, 4, 1, 1>"
     assert chosen("backward", 8192, 4, 64 * 1024) == "backward_looping<256, 4>"
     for kernel, D in ("backward_single", 16385), ("backward_atomic", 16385):
