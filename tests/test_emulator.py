@@ -146,6 +146,12 @@ def test_what_does_not_compile(body):
         launch(body)
 
 
+def test_commas_inside_a_shared_array_s_type():
+    head = "template <class T, int N> struct Row { T at[N]; };"
+    body = "__shared__ Row<float, 64> a, b[2]; a.at[t] = b[1].at[t] = t; out[t] = a.at[t];"
+    assert np.array_equal(launch(body, head=head), LANES)
+
+
 def test_registers_that_nobody_has_set():
     out = launch("float total; for (int k = 0; k < 3; k++) total += k; out[t] = total;")
     assert not (np.abs(out) < 1e30).any()

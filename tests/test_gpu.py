@@ -324,15 +324,13 @@ def to_float(a, numbers):
 
 
 @pytest.mark.parametrize("name", HALF_TYPES)
-@pytest.mark.parametrize(
-    "D, width", [(33, 1), (600, 1), (40, None), (1024, None), (3000, None), (17000, None)]
-)
-def test_half_types_are_rounded_once(name, D, width):
+@pytest.mark.parametrize("D", [33, 601, 40, 1024, 3000, 17000])  # odd: one entry a load
+def test_half_types_are_rounded_once(name, D):
     """Each entry is within half an ulp, but for the promise of the float32 arithmetic."""
     given = arrays((9 if D < 4000 else 2, D), seed=D, offset=3)
     case = [to_stored(a, name)[0] for a in given]
     numbers = to_stored(given[0], name)[1]
-    got = emulate(*case, width=width)
+    got = emulate(*case)
     dy, x, gamma, beta = (to_float(a, numbers) for a in case)
     y, cache = lnlib.layer_norm_forward(x, gamma, beta, float(np.float32(1e-5)))
     for result, exact in zip(got, (y, *lnlib.layer_norm_backward(dy, cache))):
