@@ -13,7 +13,7 @@ from oracle import norm_wise, oracle
 from test_layernorm import data
 
 from lnlib import bench, blocked, cost, layernorm, textbook
-from lnlib.gpu.emulator import compiler
+from lnlib.emulator import compiler
 from lnlib.trace import MAKERS, PAGE, Step, trace, traffic
 
 PASSES = {
