@@ -4,7 +4,7 @@ import pytest
 from draw_one_page import DATA, says, stamp
 from PIL import Image
 
-PAGES = ("one_page_1.png", "one_page_1_phone.png", "one_page_2.png", "one_page_2_phone.png")
+PAGES = [f"one_page_{half}.png" for half in ("1", "1_phone", "2", "2_phone")] + ["graph.png"]
 
 
 @pytest.fixture(scope="module")

@@ -1,7 +1,7 @@
 """Draw "The backward pass on one page": python tests/tools/draw_one_page.py
 
-Writes notebooks/data/one_page.pdf, to print, and its two halves as pictures, one below the other
-for a desk and in one column for a phone. Every number on the page is computed or asserted here.
+Writes notebooks/data/one_page.pdf, to print, its two halves as pictures, one below the other for a
+desk and in one column for a phone, and graph.png, the graph alone, for the lessons. Every number on the page is computed or asserted here.
 What the page says is stored in the pictures, so that a test can tell when they are out of date.
 """
 
@@ -243,9 +243,10 @@ CARD = 0.60  # height
 DASHED = (0, (3, 1.2))  # told apart without colours, too
 
 
-def draw_graph(panel):
+def draw_graph(panel, titled=True):
     nodes, edges = one_row()
-    panel.title("1", "Four numbers, there and back")
+    if titled:
+        panel.title("1", "Four numbers, there and back")
     panel.text(0.32, 0.35, "value", 8, INK, weight="bold")
     panel.box(0.25, 0.42, 0.86, 0.16, TINT, radius=0.03)
     panel.text(0.32, 0.5, "its gradient", 8, GREEN, weight="bold")
@@ -404,6 +405,8 @@ def pictures():
         phone = plt.figure(figsize=(WIDTH + 2 * EDGE, height))
         draw(phone, columns, EDGE, side_by_side=False)
         figures[f"one_page_{half}_phone.png"] = phone
+    figures["graph.png"] = plt.figure(figsize=(WIDTH + 0.2, 5.36))  # without the space of its title
+    draw_graph(Panel(figures["graph.png"], 0.1, -0.24, 5.62), titled=False)
     page = figures["one_page.pdf"] = plt.figure(figsize=(wide, 11.69))
     page.text(0.5, 0.957, "LayerNorm's backward pass on one page", size=19, weight="bold",
               color=INK, ha="center", va="center")  # fmt: skip
