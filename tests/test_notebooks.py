@@ -13,6 +13,7 @@ import nbformat
 import nbval.kernel
 import pytest
 from execute_notebooks import (
+    INDEX,
     METADATA,
     NAVIGATION,
     README_FIGURE,
@@ -123,10 +124,11 @@ def test_links_to_the_pages_before_and_after(path):
     assert [cells[1].id, cells[-1].id] == list(NAVIGATION)
     assert cells[1].source == cells[-1].source == navigation(path)
     linked = set(re.findall(r"\]\((.+?)\)", navigation(path)))
-    if path in LESSONS:
-        k = LESSONS.index(path)
-        beside = {page.name for page in LESSONS[max(k - 1, 0) : k + 2] if page != path}
-        assert linked == beside | {f"solutions/{path.name[:2]}_solutions.ipynb"}
+    if path in (pages := [INDEX, *LESSONS]):
+        k = pages.index(path)
+        beside = {page.name for page in pages[max(k - 1, 0) : k + 2] if page != path}
+        answers = {f"solutions/{path.name[:2]}_solutions.ipynb"} if path in LESSONS else set()
+        assert linked == beside | answers
         for page in beside:
             assert f"({path.name})" in navigation(LESSONS[0].parent / page)  # and back again
     else:

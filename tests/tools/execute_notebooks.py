@@ -19,6 +19,7 @@ import nbformat
 from nbclient import NotebookClient
 
 NOTEBOOKS = Path(__file__).resolve().parents[2] / "notebooks"
+INDEX = NOTEBOOKS / "index.ipynb"
 README_FIGURE = NOTEBOOKS / "03_gradient_check.ipynb", NOTEBOOKS / "data" / "museum.png"
 WIDGET = "application/vnd.jupyter.widget-view+json"
 # What JupyterLab writes when it saves, so that opening a lesson does not change it. The version is
@@ -45,8 +46,8 @@ def all_notebooks():
 
 
 def lessons():
-    """Return the paths of the lessons, in order, without their solutions."""
-    return [path for path in all_notebooks() if path.parent == NOTEBOOKS]
+    """Return the paths of the lessons, in order, without their solutions and the index."""
+    return [path for path in all_notebooks() if path.parent == NOTEBOOKS and path != INDEX]
 
 
 def solutions(lesson):
@@ -62,12 +63,12 @@ def title(path):
 
 def navigation(path):
     """Return the links, in Markdown, to the pages before and after a notebook."""
-    pages = lessons()
+    pages = [INDEX, *lessons()]
     k = next(k for k, page in enumerate(pages) if page.name[:2] == path.name[:2])
     after = [(f"{title(page)} →", page) for page in pages[k + 1 : k + 2]]
     if path == pages[k]:
         links = [(f"← {title(page)}", page) for page in pages[max(k - 1, 0) : k]]
-        links += [("Solutions", solutions(path)), *after]
+        links += [("Solutions", solutions(path))] * (path != INDEX) + after
     else:
         links = [(f"← back to {title(pages[k])}", pages[k]), *after]
     targets = [Path(os.path.relpath(page, path.parent)).as_posix() for _, page in links]
