@@ -1,8 +1,9 @@
 """Draw "The backward pass on one page": python tests/tools/draw_one_page.py
 
 Writes notebooks/data/one_page.pdf, to print, its two halves as pictures, one below the other for a
-desk and in one column for a phone, and graph.png, the graph alone, for the lessons. Every number on the page is computed or asserted here.
-What the page says is stored in the pictures, so that a test can tell when they are out of date.
+desk and in one column for a phone, and graph.png, the graph alone. Every number on the page is
+computed or asserted here. What the page says is stored in the pictures, so that a test can tell
+when they are out of date.
 """
 
 import functools
