@@ -293,34 +293,32 @@ def _complex_step(forward, point, dy, direction, gradients, h):
     if not np.iscomplexobj(y):
         raise TypeError("forward must carry complex input through to y; it returned a real y")
     terms = dy * y.imag / h
-    moves = dict(zip(_NAMES, direction))
-    predicted = sum(np.sum(d * moves[name]) for name, d in gradients.items())
-    return _Slope(terms.sum() - predicted, 0.0, np.abs(terms).sum())
+    return _Slope(terms.sum() - _predicted(gradients, direction), 0.0, np.abs(terms).sum())
+
+
+def _predicted(gradients, moves):
+    return sum(np.sum(gradients[name] * m) for name, m in zip(_NAMES, moves) if name in gradients)
 
 
 def _central_difference(forward, point, dy, direction, gradients):
     """Return a function: step -> slope, whose error is what the rounding of y explains."""
-    pairs = list(zip(point, direction))
-    squares = sum(np.sum(v * v) for v in direction)
     moved = np.zeros(dy.shape, bool)  # by any step so far: the rest of y cannot be off
 
     def measure(h):
-        # |p| + s is a float, so p lies halfway between the floats p + s and p - s.
-        steps = [np.sign(v) * ((np.abs(p) + h * np.abs(v)) - np.abs(p)) for p, v in pairs]
-        high, low = ([p + s for p, s in zip(point, sign)] for sign in (steps, [-s for s in steps]))
-        taken = [b - a for a, b in zip(low, high)]
-        step = sum(np.sum(t * v) for t, v in zip(taken, direction)) / squares
-        for t, v in zip(taken, direction):
-            if np.abs(t - step * v).sum() > np.abs(step * v).sum() / 10:
-                return _Slope(np.nan, np.nan, np.nan)  # too small a step for these floats
-        high, low = (np.array(forward(*end)[0]) for end in (high, low))  # copies: see `_probe`
-        eps = np.finfo(high.dtype if high.dtype.kind == "f" else np.float64).eps
-        high, low = high.astype(np.float64), low.astype(np.float64)
+        # |p| + |s| is a float, so p lies halfway between the floats p + s and p - s.
+        away = [np.abs(p) + h * np.abs(v) - np.abs(p) for p, v in zip(point, direction)]
+        steps = [np.copysign(s, v) for s, v in zip(away, direction)]
+        off = [np.abs(s - h * v).sum() > h * np.abs(v).sum() / 10 for s, v in zip(steps, direction)]
+        if any(off):  # floats are too far apart for this step
+            return _Slope(np.nan, np.nan, np.nan)
+        ends = [p + s for p, s in zip(point, steps)], [p - s for p, s in zip(point, steps)]
+        high, low = (np.array(forward(*end)[0]) for end in ends)  # copies, as forward may reuse y
         moved[high != low] = True
-        terms = dy * (high - low)
-        moves = dict(zip(_NAMES, taken))
-        change = terms.sum() - sum(np.sum(d * moves[name]) for name, d in gradients.items())
-        rounding = eps * np.sum(np.abs(dy) * (np.abs(high) + np.abs(low)), where=moved)
+        terms = dy * (high - low) / 2
+        eps = np.finfo(np.result_type(high, np.float16)).eps
+        rounding = eps / 2 * np.sum(np.abs(dy) * (np.abs(high) + np.abs(low)), where=moved)
+        step = max(s.max() for s in away) / max(np.abs(v).max() for v in direction)
+        change = terms.sum() - _predicted(gradients, steps)
         return _Slope(change / step, rounding / step, np.abs(terms).sum() / step, step)
 
     return measure
@@ -357,36 +355,30 @@ def _settled(coarse, middle, fine):
     From afar x + tanh(x) looks like x: then slopes agree too, but less and less.
     """
     first, second = abs(coarse.value - middle.value), abs(middle.value - fine.value)
-    first_size = abs(coarse.size - middle.size)
-    rounding = _SAFETY * (middle.error + fine.error)
-    if not fine.step > 0:
-        return True
-    return max(first, first_size) <= middle.size / 5 + _SAFETY * middle.error and (
-        second <= first / 4 + rounding
-    )
+    apart = max(first, abs(coarse.size - middle.size)) - middle.size / 5
+    agree = apart <= _SAFETY * middle.error
+    better = second <= first / 4 + _SAFETY * (middle.error + fine.error)
+    return not fine.step > 0 or (agree and better)
 
 
 def _ridders(slopes):
     """Return the best of Neville's extrapolations in step**2, and the rounding in its error.
 
-    The error is the distance from the two slopes it was made of [1, 2 in `gradcheck`], and the
-    rounding error that comes with them.
+    Its error is the distance from the two numbers that it was made of, and their rounding.
     """
     best, rounding, above, steps = _Slope(np.nan, np.inf, np.nan), np.inf, [], []
     for slope in slopes:
-        if np.isfinite(slope).all():
-            steps, row = [slope.step, *steps], [(slope.value, slope.error)]
-            for (coarse, coarse_noise), longer in zip(above, steps[1:]):
-                (fine, noise), ratio = row[-1], (longer / slope.step) ** 2 - 1
-                value, noise = (
-                    fine + (fine - coarse) / ratio,
-                    noise + (noise + coarse_noise) / ratio,
-                )
-                error = max(abs(value - fine), abs(value - coarse)) + noise
-                if error < best.error:
-                    best, rounding = _Slope(value, error, slope.size), noise
-                row.append((value, noise))
-            above = row
+        if not np.isfinite(slope).all():
+            continue
+        steps, row = [slope.step, *steps], [slope[:2]]
+        for (coarse, coarse_noise), longer in zip(above, steps[1:]):
+            (fine, noise), ratio = row[-1], (longer / slope.step) ** 2 - 1
+            value, noise = fine + (fine - coarse) / ratio, noise + (noise + coarse_noise) / ratio
+            error = max(abs(value - fine), abs(value - coarse)) + noise
+            if error < best.error:
+                best, rounding = _Slope(value, error, slope.size), noise
+            row.append((value, noise))
+        above = row
     return best, rounding
 
 
@@ -401,12 +393,11 @@ def _not_analytic(forward, point, dy, rng):
     direction = [rng.choice([-1.0, 1.0], p.shape) * (p is point[0]) for p in point]
     line = forward, point, dy, direction, {}
     central, complex_step = (_along(method, line, rtol=1) for method in RTOL)
-    apart = abs(central.value - complex_step.value)
-    if not apart > _SAFETY * central.error + 10 * _COARSE * central.size:
-        return {}
-    got = f"the complex step gives {complex_step.value:.3g}, central differences "
-    got += f"{central.value:.3g}. np.var, abs and max are not analytic: use central differences"
-    return {"forward": f"no complex derivative: along one direction {got}"}
+    if abs(central.value - complex_step.value) > _SAFETY * central.error + 1e-4 * central.size:
+        got = f"the complex step gives {complex_step.value:.3g}, central differences "
+        got += f"{central.value:.3g}. np.var, abs and max are not analytic: use central differences"
+        return {"forward": f"no complex derivative: along one direction {got}"}
+    return {}
 
 
 def _verdict(name, found, rtol):
