@@ -367,10 +367,13 @@ def _ridders(slopes):
     Its error is the distance from the two numbers that it was made of, and their rounding.
     """
     best, rounding, above, steps = _Slope(np.nan, np.inf, np.nan), np.inf, [], []
+    slopes, excess = [slope for slope in slopes if np.isfinite(slope).all()], 1
+    if len(slopes) > 2:  # do the last two differ by more than truncation and rounding explain?
+        long, middle, short = slopes[-3:]
+        truncation = 4 * abs(long.value - middle.value) * (middle.step / long.step) ** 2
+        excess = max(1, (abs(middle.value - short.value) - truncation) / short.error)
     for slope in slopes:
-        if not np.isfinite(slope).all():
-            continue
-        steps, row = [slope.step, *steps], [slope[:2]]
+        steps, row = [slope.step, *steps], [(slope.value, excess * slope.error)]
         for (coarse, coarse_noise), longer in zip(above, steps[1:]):
             (fine, noise), ratio = row[-1], (longer / slope.step) ** 2 - 1
             value, noise = fine + (fine - coarse) / ratio, noise + (noise + coarse_noise) / ratio
