@@ -50,7 +50,7 @@ def test_reference_on_random_shapes(seed):
     shape = tuple(rng.integers(1, 4, seed % 4)) + (D,)
     at = point(shape, seed, offset=rng.choice([0, 1, -30, 1e3]), sigma=rng.choice([0.1, 1, 10]))
     for method, tolerance in (("complex", 1e-14), ("central", 1e-8)):
-        report = gradcheck(*LAYER, *at, method=method, sample=20, seed=seed)
+        report = gradcheck(*LAYER, *at, method=method, sample=8, seed=seed)
         assert report.rtol == tolerance
         assert report.passed, report
         assert directional_check(*LAYER, *at, method=method, seed=seed).passed
@@ -61,7 +61,7 @@ def test_reference_on_random_shapes(seed):
 @pytest.mark.parametrize("sigma", [1e-6, 1e-3, 1.0])
 def test_mean_1e8_passes_the_same_tolerance(method, sigma):
     at = point((3, 40), offset=1e8, sigma=sigma)
-    assert gradcheck(*LAYER, *at, method=method).passed
+    assert gradcheck(*LAYER, *at, method=method, sample=30).passed
     assert directional_check(*LAYER, *at).passed
 
 
@@ -147,11 +147,11 @@ def test_nan_in_the_input_fails():
 
 
 def test_sample_is_counted_and_repeatable():
-    at = point((2, 64, 256))
+    at = point((2, 32, 64))
     report = gradcheck(*LAYER, *at, sample=20)
     assert report.passed
-    assert report.checked == {"dx": (20, 32768), "dgamma": (20, 256), "dbeta": (20, 256)}
-    assert "20 of 32768 entries" in str(report)
+    assert report.checked == {"dx": (20, 4096), "dgamma": (20, 64), "dbeta": (20, 64)}
+    assert "20 of 4096 entries" in str(report)
     small = point((3, 4))
     assert gradcheck(*LAYER, *small, sample=100).checked["dx"] == (12, 12)
     seen = [gradcheck(*LAYER, *small, sample=3, seed=s).errors for s in (0, 0, 1)]
@@ -272,7 +272,7 @@ def test_rows_that_do_not_move_add_no_rounding():
 @pytest.mark.parametrize("size", [1e-4, 1, 1e4])
 def test_beta_a_hundred_times_gamma(size):
     x, gamma, beta = point((3, 40))
-    report = gradcheck(*LAYER, x, size * gamma, 100 * size * beta)
+    report = gradcheck(*LAYER, x, size * gamma, 100 * size * beta, sample=30)
     assert report.passed, report
 
 
@@ -290,7 +290,7 @@ def test_dy_is_not_the_stream_of_the_callers_generator():
         return layer_norm_backward(dy, cache)
 
     x = np.random.default_rng(0).standard_normal((3, 4096))
-    report = gradcheck(layer_norm_forward, backward, x, np.ones(4096), np.zeros(4096), sample=20)
+    report = gradcheck(layer_norm_forward, backward, x, np.ones(4096), np.zeros(4096), sample=4)
     assert report.passed
     assert abs(np.corrcoef(seen[0].ravel(), x.ravel())[0, 1]) < 0.1
 
