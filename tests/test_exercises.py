@@ -20,11 +20,12 @@ from execute_notebooks import lessons, solutions
 from wrong_answers.functions import WRONG
 
 from lnlib.bugs import BUGS
-from lnlib.exercises import EXERCISES, check, guard, inputs
-from lnlib.exercises.checker import NotChecked, Score
+from lnlib.checker import NotChecked, Score, edited, edits, guard
+from lnlib.checker.describe import close, differing_digits
+from lnlib.checker.edits import source_of_function
+from lnlib.exercises import EXERCISES, check, inputs
 from lnlib.exercises.data import SLIPS
-from lnlib.exercises.describe import close, differing_digits
-from lnlib.exercises.edits import AXES, edited, edits, source_of_function
+from lnlib.exercises.registry import AXES
 
 LESSONS = lessons()
 HEADING = re.compile(r"^##+ Exercise (\d\.\d) · (.+)$", re.MULTILINE)
@@ -219,7 +220,7 @@ def test_each_known_mistake_is_named_for_every_output(name, monkeypatch):
     task = task._replace(
         cases=lambda: cases, mistakes=[known for known in mistakes if known[1]],
         expected=replayed(task.expected or task.right, cases),
-        prepare=lambda f: lambda *arguments: f(*arguments[: len(names)]), judge=lambda f: None,
+        prepare=lambda f: lambda *arguments: f(*arguments[: len(names)]), examine=lambda f: None,
     )  # fmt: skip
     monkeypatch.setitem(EXERCISES, name, task)
     for words, mistake in mistakes:
@@ -407,11 +408,11 @@ def test_the_call_that_fails_can_be_run_again():
     assert np.all(inputs(mean_backward, 2)[0] != 0)
 
 
-def test_a_judge_may_give_a_score_or_decline(monkeypatch):
+def test_examine_may_give_a_score_or_decline(monkeypatch):
     task = EXERCISES["row_mean"]
 
-    def said_with(judge):
-        monkeypatch.setitem(EXERCISES, "row_mean", task._replace(judge=judge))
+    def said_with(examine):
+        monkeypatch.setitem(EXERCISES, "row_mean", task._replace(examine=examine))
         return check(task.right)
 
     verdict = said_with(lambda function: Score("Reads x once."))

@@ -5,9 +5,9 @@ from typing import NamedTuple
 import numpy as np
 
 from ..bugs import BUGS
+from ..checker import Terms, edits, functions_of
 from ..layernorm import LayerNormCache, layer_norm_forward
-from .describe import Terms
-from .edits import axes_of, edits, functions_of
+from .registry import axes_of
 
 
 class Layer(NamedTuple):

@@ -5,9 +5,8 @@ import re
 import numpy as np
 
 from .. import gpu
+from ..checker import BadResult, NotChecked
 from ..gpu import emulator
-from .checker import NotChecked
-from .compare import BadResult
 
 ORDERS = "forward", "reverse", 1  # a kernel must not care who comes first
 

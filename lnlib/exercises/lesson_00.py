@@ -2,8 +2,9 @@
 
 import numpy as np
 
-from .checker import exercise, mistakes
+from ..checker import mistakes
 from .data import layer, of_layers
+from .registry import exercise
 
 
 @exercise("mean", of_layers("x", 2, 3, 5))

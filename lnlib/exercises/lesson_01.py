@@ -2,10 +2,10 @@
 
 import numpy as np
 
+from ..checker import Terms, mistakes
 from ..layernorm import LayerNormCache
-from .checker import exercise, mistakes
 from .data import DX_TERMS, layers, museum, of_layers
-from .describe import Terms
+from .registry import exercise
 
 JACOBIAN_TERMS = Terms(
     "gamma[:, None] * rstd; rstd; gamma[:, None]; gamma[:, None] * rstd**2; gamma * rstd; 1",

@@ -2,10 +2,10 @@
 
 import numpy as np
 
+from ..checker import Terms, mistakes
 from ..layernorm import LayerNormCache, layer_norm_backward
-from .checker import exercise, mistakes
 from .data import DX_TERMS, layers, museum, of_layers
-from .describe import Terms
+from .registry import exercise
 
 
 def _forward_inputs():

@@ -2,10 +2,10 @@
 
 import numpy as np
 
+from ..checker import Terms, mistakes
 from ..layernorm import layer_norm_forward
-from .checker import exercise, mistakes
 from .data import layer, of_layers
-from .describe import Terms
+from .registry import exercise
 
 
 def _pairs():

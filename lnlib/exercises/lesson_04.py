@@ -2,9 +2,9 @@
 
 import numpy as np
 
-from .checker import exercise, mistakes
+from ..checker import Terms, mistakes
 from .data import far_rows, float32_rows
-from .describe import Terms
+from .registry import exercise
 
 
 def _offsets():
@@ -31,7 +31,7 @@ def _variance_in_float64(x):
     return shifted_variance(x.astype(np.float64)).astype(x.dtype)
 
 
-@exercise("variance", _offsets, rtol=1e-4, judge=_one_pass, expected=_variance_in_float64)
+@exercise("variance", _offsets, rtol=1e-4, examine=_one_pass, expected=_variance_in_float64)
 @mistakes("""
     x - x[..., :1] => x  # nothing is shifted: the naive formula; at an offset all digits cancel.
     return np => return np.var(x, axis=-1); np  # two-pass: at an offset the mean's rounding shows.

@@ -2,9 +2,10 @@
 
 import numpy as np
 
+from ..checker import mistakes
 from ..layernorm import layer_norm_forward
-from .checker import exercise, mistakes
 from .data import far_rows, float32_rows, layer
+from .registry import exercise
 
 
 def _among_large_rows():
@@ -38,7 +39,7 @@ def _sum_in_float64(values):
     return values.sum(axis=0, dtype=np.float64).astype(values.dtype)
 
 
-@exercise("total", _sum_inputs, rtol=5e-7, judge=_adds_up_in_dtype, expected=_sum_in_float64)
+@exercise("total", _sum_inputs, rtol=5e-7, examine=_adds_up_in_dtype, expected=_sum_in_float64)
 @mistakes("""
     row - excess => row  # a running sum: the overshoot is 0, or is not taken off the next row.
     row - excess => row + excess  # the overshoot has the wrong sign: what was lost is lost twice.

@@ -2,8 +2,8 @@
 
 import numpy as np
 
-from .checker import exercise, mistakes
-from .describe import Terms
+from ..checker import Terms, mistakes
+from .registry import exercise
 
 COST_CASES = {
     "float32 (once per row does not count, nor do gamma and beta)": (2048, 256, 4),

@@ -4,12 +4,13 @@ import re
 
 import numpy as np
 
+from ..checker import Score, mistakes
 from ..gpu import read_source
 from ..gpu.listing import function_source
 from ..layernorm import layer_norm_forward
-from .checker import Score, exercise, mistakes
 from .data import layer
 from .kernels import UNFILLED, code_of, launch, source_of
+from .registry import exercise
 
 
 @exercise(
@@ -93,7 +94,9 @@ def _lanes(values, *steps, partner=np.bitwise_xor, send_first=False):
     return total
 
 
-@exercise("y", lambda: {"five rows of 32": ()}, rtol=1e-4, prepare=_run_normalise, judge=_far_rows)
+@exercise(
+    "y", lambda: {"five rows of 32": ()}, rtol=1e-4, prepare=_run_normalise, examine=_far_rows
+)
 @mistakes("""
     / 32 => * (1 // 32)  # all sums are 0 times 1 / 32, which is 0 in C: both are whole numbers.
     x - _lanes(x, 1, 2, 4, 8, 16) / 32 => x  # the mean is 0, as 1 / 32 is in C: whole numbers.
@@ -191,7 +194,11 @@ def _slots(values, first, last):
 
 
 @exercise(
-    "total squares", lambda: {"rows of 128": ()}, rtol=1e-4, prepare=_run_sums, judge=_other_threads
+    "total squares",
+    lambda: {"rows of 128": ()},
+    rtol=1e-4,
+    prepare=_run_sums,
+    examine=_other_threads,
 )
 @mistakes("""
     [:, :1] + 0 * total =>
@@ -276,7 +283,7 @@ def _still_wrong(function):
     lambda: {"five rows of 1000": ()},
     rtol=1e-5,
     prepare=lambda function: lambda: _launch_residual(function),
-    judge=_still_wrong,
+    examine=_still_wrong,
 )
 @mistakes({UNFILLED: [(("return s", "return np.nan * s"),)]})
 @mistakes("""

@@ -9,11 +9,12 @@ from typing import NamedTuple
 
 import numpy as np
 
+from ..checker import Score, mistakes
 from ..gpu import read_source
-from .checker import Score, exercise, mistakes
 from .data import layer
 from .kernels import UNFILLED, launch, source_of
 from .lesson_10_rms import rms_backward, rms_forward
+from .registry import exercise
 
 FORWARD_HEAD = """template <int THREADS, int VECTORS, int WIDTH>
 __global__ void __launch_bounds__(THREADS) rms_forward(
@@ -78,7 +79,7 @@ def _kernel(head, names, **once):
         Array -> what may happen to each of its bytes only once.
     """
 
-    def judge(function):
+    def examine(function):
         (given,), counts = _launches(names)["rows of 1000"], {}
         _run(function(head), given, counts)
         for name, way in once.items():
@@ -92,7 +93,7 @@ def _kernel(head, names, **once):
     def prepare(function):
         return lambda given: _run(function(head), given)
 
-    return {"cases": lambda: _launches(names), "rtol": 3e-6, "prepare": prepare, "judge": judge}
+    return {"cases": lambda: _launches(names), "rtol": 3e-6, "prepare": prepare, "examine": examine}
 
 
 def _launches(names):

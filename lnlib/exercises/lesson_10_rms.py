@@ -2,11 +2,10 @@
 
 import numpy as np
 
+from ..checker import Terms, edited, mistakes
 from ..gradcheck import gradcheck
-from .checker import exercise, mistakes
 from .data import DX_TERMS, layer, layers
-from .describe import Terms
-from .edits import edited
+from .registry import exercise
 from .watch import blocks_are_used
 
 
@@ -233,7 +232,7 @@ def _block_cases():
         yield f"{N} rows in blocks of {rows}", (a.x, a.gamma, eps, rows)
 
 
-@exercise("y rstd", lambda: dict(_block_cases()), judge=_blocks_are_used)
+@exercise("y rstd", lambda: dict(_block_cases()), examine=_blocks_are_used)
 @mistakes("""
     len(x), rows) => len(x) - rows + 1, rows)  # the last, shorter block of rows is missing.
     range(0, len(x), rows) => [0]  # only the first block is there.

@@ -2,9 +2,9 @@
 
 import numpy as np
 
-from .checker import Score, exercise, mistakes
+from ..checker import Score, edited, edits, mistakes
 from .data import layer
-from .edits import edited, edits
+from .registry import exercise
 
 
 def _cases():
@@ -83,7 +83,7 @@ MISTAKES = edits("""
     "y z dx dr dgamma",
     lambda: dict(_cases()),
     prepare=lambda function: lambda *arguments: _run(function, *arguments),
-    judge=_weigh,
+    examine=_weigh,
     expected=lambda *arguments: _run(add_rms_norm, *arguments),
 )
 @mistakes({words: [_mistake(edit) for edit in several] for words, several in MISTAKES.items()})

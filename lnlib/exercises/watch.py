@@ -2,8 +2,8 @@
 
 import numpy as np
 
+from ..checker import Score
 from ..trace import trace, traffic
-from .checker import Score
 
 
 def blocks_are_used(function, arrays, numbers, matrices, cache_bytes):
