@@ -129,14 +129,16 @@ def _fitted_number(mistake, run, k, mine):
         return np.concatenate([value.ravel() for value in values])
 
     target, low, high = np.concatenate([value.ravel() for value in mine]), 1e-16, 1e2
-    start, end = output(1e-9), output(1e-1)
-    if target.size != start.size or not np.all(np.isfinite(target)):
+    least, most = output(low), output(high)
+    if target.size != least.size or not np.all(np.isfinite(target)):
         return None
-    at = np.argmax(np.abs(end - start) / (np.abs(start) + np.abs(end) + 1e-300))
-    for _ in range(60):
+    at = np.argmax(np.abs(most - least) / (np.abs(most) + np.abs(least) + 1e-300))
+    if not min(least[at], most[at]) < target[at] < max(least[at], most[at]):
+        return None
+    for _ in range(42):  # then it is known to ten digits
         middle = np.sqrt(low * high)
-        above = (output(middle)[at] > target[at]) == (end[at] > start[at])
-        low, high = (low, middle) if above else (middle, high)
+        below = (output(middle)[at] < target[at]) == (least[at] < most[at])
+        low, high = (middle, high) if below else (low, middle)
     return low if close(output(low), target, 1e-6) else None
 
 
@@ -150,11 +152,10 @@ def _what_is_wrong(k, exercise, cases, mine, right, known, wrong):
         problem = keepdims_problem(mine[k][0], theirs[0])
         return f"{text} Also: {problem}" if problem else text
     names, others = inspect.signature(exercise.right).parameters, exercise.right.__globals__
-    known_names = [others | dict(zip(names, arguments)) for arguments in cases.values()]
+    arguments = [others | dict(zip(names, values)) for values in cases.values()]
     return describe(
         exercise.outputs[k], mine[k], right[k], list(cases), exercise.rtol,
-        exercise.terms and [exercise.terms.sums(known) for known in known_names],
-        exercise.terms and [exercise.terms.factors_of_rows(known) for known in known_names],
+        exercise.terms, arguments,
     )  # fmt: skip
 
 

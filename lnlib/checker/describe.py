@@ -2,6 +2,7 @@
 
 import contextlib
 import itertools
+import math
 from typing import NamedTuple
 
 import numpy as np
@@ -19,12 +20,15 @@ class Terms(NamedTuple):
         Other names in them -> expressions.
     factors : dict of str to str
         By what each row may be multiplied by mistake, in words -> expressions.
+    row_factor : str
+        What a factor that differs from row to row points to.
     """
 
     fronts: str
     terms: str
     names: dict = {}
     factors: dict = {}
+    row_factor: str = "what a row is multiplied or divided by is not right."
 
     def _namespace(self, known):
         rows = {"axis": -1, "keepdims": True}
@@ -43,7 +47,7 @@ class Terms(NamedTuple):
         return {front: {k: f * a for k, a in terms.items()} for front, f in fronts.items()}
 
     def factors_of_rows(self, known):
-        """Return {words: array} for `factors`."""
+        """Return {words: array} for `factors`; known: as for `sums`."""
         known = self._namespace(known)
         return {words: eval(text, known) for words, text in self.factors.items()}
 
@@ -65,7 +69,7 @@ def where_wrong(some, others, rtol):
     return [i for i, (a, b) in enumerate(zip(some, others)) if not close(a, b, rtol)]
 
 
-def describe(output, mine, right, labels, rtol, sums=None, factors=None):
+def describe(output, mine, right, labels, rtol, terms=None, known=()):
     """Describe an output that is wrong.
 
     Parameters
@@ -77,8 +81,9 @@ def describe(output, mine, right, labels, rtol, sums=None, factors=None):
     labels : list of str
         What is special about each case.
     rtol : float
-    sums, factors : list of dict, optional
-        For each case, what the methods of `Terms` return.
+    terms : Terms, optional
+    known : list of dict
+        For each case, the values of the names in terms.
 
     Returns
     -------
@@ -86,15 +91,15 @@ def describe(output, mine, right, labels, rtol, sums=None, factors=None):
     """
     if problem := _shape_problem(mine, right, labels):
         return problem
-    wrong, text = where_wrong(mine, right, rtol), None
+    text, wrong = None, where_wrong(mine, right, rtol)
     if right[0].dtype != bool:
         text = None if any(map(np.any, mine)) else "zero everywhere."
-        if right[0].ndim or not sums:  # of single numbers, a sum says more
-            named = factors and _as_named_factor(factors, mine, right, rtol)
-            every = len(wrong) == len(mine)
-            text = text or named or every and _as_multiple(mine, right, labels, rtol)
-            text = text or _as_multiples_of_rows(mine, right, rtol)
-        text = text or sums and _as_sum(sums, mine, right)
+        if right[0].ndim or not terms:  # of single numbers, a sum says more
+            text = text or terms and _as_named_factor(terms, known, mine, right, rtol)
+            if len(wrong) == len(mine):
+                text = text or _as_multiple(mine, right, labels, rtol)
+            text = text or _as_multiples_of_rows(terms, mine, right, rtol)
+        text = text or terms and _as_sum(terms, known, mine, right)
     return text or _largest_error(output, mine, right, labels, wrong, rtol)
 
 
@@ -124,9 +129,10 @@ def _factor(a, b, rtol):
     return factor if np.isfinite(factor) and close(a, factor * b, rtol) else np.nan
 
 
-def _as_named_factor(factors, mine, right, rtol):
+def _as_named_factor(terms, known, mine, right, rtol):
     """Say which of the exercise's factors the right output is multiplied by, or return None."""
-    for words in factors[0]:
+    factors = [terms.factors_of_rows(names) for names in known]
+    for words in terms.factors:
         with contextlib.suppress(ValueError):  # shapes that do not fit
             products = [b * values[words] for b, values in zip(right, factors)]
             if not where_wrong(mine, products, rtol) and where_wrong(products, right, rtol):
@@ -148,8 +154,8 @@ def _as_multiple(mine, right, labels, rtol):
     return None
 
 
-def _as_multiples_of_rows(mine, right, rtol):
-    """Say between what the factors of the rows lie, where each row is a multiple, or None."""
+def _as_multiples_of_rows(terms, mine, right, rtol):
+    """Say between what the factors of the rows lie, if each row is a multiple, or return None."""
     factors = []
     for a, b in zip(mine, right):
         if b.ndim < 2 or b.shape[-1] < 2:  # one number always is some multiple of another
@@ -158,11 +164,9 @@ def _as_multiples_of_rows(mine, right, rtol):
         if not np.all(np.isfinite(1 / factor)) or not close(a, factor * b, rtol):
             return None
         factors += [factor.min(), factor.max()]
+    hint = terms.row_factor if terms else Terms._field_defaults["row_factor"]
     least, most = (_digits(c, 1) for c in (min(factors), max(factors)))
-    return (
-        f"right, but for a factor in each row, from {least} to {most}: "
-        "what each row is multiplied or divided by is wrong."
-    )
+    return f"right, but for a factor in each row, from {least} to {most}: {hint}"
 
 
 def _largest_error(output, mine, right, labels, wrong, rtol):
@@ -207,8 +211,9 @@ def _digits(a, b):
     return f"{a:.4g}"
 
 
-def _as_sum(sums, mine, right):
+def _as_sum(terms, known, mine, right):
     """Say which sum of the exercise's terms an output is and what is wrong with it, or None."""
+    sums = [terms.sums(names) for names in known]
     front, factors = _fit(sums, mine)
     right_front, right_factors = _fit(sums, right)
     if not factors or factors == right_factors and front == right_front:
@@ -239,10 +244,16 @@ def _fit(sums, values):
         names, matrix = _columns(front, sums, values)
         size = np.abs(matrix).max(axis=1, initial=1e-300)  # small entries count as much as large
         goal, matrix = target / size, matrix / size[:, None]
-        if np.any(np.abs(matrix @ np.linalg.lstsq(matrix, goal)[0] - goal) > 1e-6):
+        factors, _, rank, _ = np.linalg.lstsq(matrix, goal)
+        if np.any(np.abs(matrix @ factors - goal) > 1e-6):
             continue  # no sum at all
-        lengths = (itertools.combinations(range(len(names)), n) for n in range(1, 5))
-        for some in itertools.chain.from_iterable(lengths):
+        if rank == len(names):  # there is no other sum
+            sums_to_try = [np.flatnonzero(np.abs(factors) > 1e-3).tolist()]
+        else:
+            lengths = [n for n in range(1, 5) if math.comb(len(names), n) < 10_000]
+            some_terms = (itertools.combinations(range(len(names)), n) for n in lengths)
+            sums_to_try = itertools.chain.from_iterable(some_terms)
+        for some in sums_to_try:
             simple = np.round(2 * np.linalg.lstsq(matrix[:, some], goal)[0]) / 2  # others fit all
             if np.all(simple) and np.all(np.abs(matrix[:, some] @ simple - goal) <= 1e-9):
                 return front, {names[k]: factor for k, factor in zip(some, simple.tolist())}

@@ -15,8 +15,8 @@ def edits(table, also=None):
     table : str
         Lines "old => new", indented by 4: what is replaced, wherever it stands; several lines are
         replaced together. Then, behind two spaces and a #, or below and indented by 8, what is
-        wrong, in words; several edits may have the same. NUMBER in the edit and {} in the words
-        stand for any positive number: the one that explains the results is found.
+        wrong, in words; a " stands for the words of the edit before. NUMBER in an edit and {} in
+        its words stand for a positive number: the one that explains the results is found.
     also : (old, new), optional
         A change that is right and after which each edit is a mistake with other numbers: every
         edit is made with it as well.
@@ -33,7 +33,8 @@ def edits(table, also=None):
     for lines, words in ENTRY.findall(table):
         pairs = (line.split(" =>", 1) for line in lines.splitlines())
         edit = tuple((old.strip(), new.strip()) for old, new in pairs)
-        ways = wrong.setdefault(" ".join(words.split()), [])
+        words = list(wrong)[-1] if words.strip() == '"' else " ".join(words.split())
+        ways = wrong.setdefault(words, [])
         ways += [edit, (also, *edit)] if also else [edit]
     return wrong
 

@@ -82,15 +82,39 @@ SLIPS = axes_of(_backward) | edits("""
     .mean( => .sum(  # sums where the two means along the row belong.
     mean_g = g.mean( => mean_g = g.sum(  # the first mean is a sum.
     rstd * (g - mean_g => (rstd * g - mean_g  # rstd multiplies the first term only, not all three.
+    - x_hat * => - x_hat / rstd *
+        the last term lacks an rstd: in front of it, or in x_hat, where x - mean(x) may stand.
+    - x_hat * => - x_hat / rstd**2 *  # "
+    - x_hat * => - x_hat * rstd *  # x_hat is divided by std already: here it is divided once more.
+    - x_hat * => - x_hat * rstd**2 *  # "
+    = cache => = cache; rstd = rstd / np.sqrt(1 - 1e-5 * rstd**2)
+        eps is missing: divide by sqrt(var + eps), as rstd does, not by sqrt(var).
+    = cache => = cache; k = np.sqrt(1 - 1e-5 * rstd**2); x_hat, rstd = x_hat / k, rstd / k  # "
+    - x_hat * => - x_hat / (1 - 1e-5 * rstd**2) *  # "
+    - x_hat * => - x_hat / (1 - 1e-5 * rstd**2) ** 1.5 *  # "
+    = cache => = cache; rstd = 1 / np.sqrt(1 / rstd**2 - 1e-5 + NUMBER)
+        eps is {} here, and another one in rstd.
+    = cache => = cache; rstd = 1 / (np.sqrt(np.maximum(1 / rstd**2 - 1e-5, 0)) + NUMBER)
+        eps is outside the root, and {}: rstd has it inside, and another one.
+    g = gamma * dy => g = (gamma - NUMBER * (dy * x_hat).sum(axis=rows)) * dy
+        gamma was changed by {} * dgamma before dx used it: change it afterwards.
+    .mean(axis=-1, keepdims=True) => .sum(axis=-1, keepdims=True) / (g.shape[-1] - 1)
+        both means are divided by D - 1, where the layer has D.
+    .mean(axis=-1, keepdims=True) => .sum(axis=-1, keepdims=True) / len(dy)
+        divided by another size: the sums along a row have D entries.
+    .mean(axis=-1, keepdims=True) => .sum(axis=-1, keepdims=True) / (dy.size / dy.shape[-1])  # "
     .sum(axis=rows) =>  # not summed: every row uses the same gamma and beta, so the rows add up.
     (dy * x_hat).sum( => (g * x_hat).sum(
     dy.sum( => g.sum(  # summed from g = gamma * dy; gamma and beta come after x_hat, so sum dy.
     (dy * x_hat).sum( => (dy * x_hat).mean(  # the mean over the rows, where they are added up.
+    .sum(axis=rows) => .sum(axis=rows) / len(dy)  # divided by len(dy); the rows add up.
+    (dy * x_hat).sum( => (dy * x_hat / rstd).sum(  # x - mean(x) stands where x_hat belongs.
+    (dy * x_hat).sum( => (dy * x_hat * rstd).sum(  # rstd is in it; x_hat is divided by std already.
 """)
 
 
 def museum(as_cache, outputs=slice(None)):
-    """Return {what is wrong: function}: every bug of `lnlib.bugs`, and slips of the keyboard.
+    """Return {what is wrong: functions}: every bug of `lnlib.bugs`, and slips of the keyboard.
 
     Parameters
     ----------
@@ -101,16 +125,50 @@ def museum(as_cache, outputs=slice(None)):
     """
 
     def mistake(backward):
-        return lambda dy, *kept: backward(dy, as_cache(*kept))[outputs]
+        return lambda dy, *kept, **number: backward(dy, as_cache(*kept), **number)[outputs]
 
-    wrong = {f"{bug.name}. Forgotten: {bug.forgets}.": mistake(bug.backward) for bug in BUGS}
-    return wrong | {text: mistake(backward) for text, backward in functions_of(SLIPS, _backward)}
+    wrong = {f"{bug.name}. Forgotten: {bug.forgets}.": [mistake(bug.backward)] for bug in BUGS}
+    for words, backward in functions_of(SLIPS, _backward):
+        wrong.setdefault(words, []).append(mistake(backward))
+    return wrong
+
+
+def sums_of(function, divisors):
+    """Return what function, a name, gives along a row, over each of the divisors, as terms."""
+    both = f"{function}(g)", f"x_hat * {function}(g * x_hat)"
+    return "".join(f"; {one} / {divisor}" for divisor in divisors for one in both)
 
 
 DX_TERMS = Terms(  # of which dx, right or wrong, is usually a sum
     "rstd; 1; rstd**2; 1 / rstd; gamma * rstd",
     "g; mean(g); x_hat * mean(g * x_hat); mean(g * x_hat); x_hat * mean(g); dy; mean(dy);"
     "x_hat * mean(dy * x_hat); gamma * mean(dy); gamma * x_hat * mean(dy * x_hat);"
-    "x_hat * g * x_hat; x_hat * g * x_hat / dy.shape[-1]",
-    {"g": "gamma * dy"},
+    "x_hat * g * x_hat; x_hat * g * x_hat / D; x_hat * mean(g * x_hat) / rstd"
+    + sums_of("mean", "D"),
+    {"g": "gamma * dy", "D": "dy.shape[-1]"},
+    {
+        "1 / rstd": "1 / rstd",
+        "rstd": "rstd",
+        "1 / rstd**2": "1 / rstd**2",
+        "sqrt(1 - 1 / D)": "np.sqrt(1 - 1 / D)",
+    },
+    "rstd, or the eps in it, is not right.",
+)
+ROWS_TERMS = DX_TERMS._replace(  # the same where there are several rows
+    terms=DX_TERMS.terms
+    + sums_of("sum", ["dy.size"])
+    + "".join(
+        f"; g.{way}; x_hat * (g * x_hat).{way}"
+        for way in (
+            "mean(axis=(0, 1))",
+            "mean(axis=0)",
+            "mean()",
+            "sum(axis=(0, 1)) / D",
+            "sum(axis=0) / D",
+            "sum() / D",
+            "sum(axis=(0, 1)) / len(dy)",
+            "sum(axis=0) / N",
+        )
+    ),
+    names=DX_TERMS.names | {"N": "dy.size // D"},
 )

@@ -4,7 +4,7 @@ import numpy as np
 
 from ..checker import Terms, edited, mistakes
 from ..gradcheck import gradcheck
-from .data import DX_TERMS, layer, layers
+from .data import DX_TERMS, layer, layers, sums_of
 from .registry import exercise
 from .watch import blocks_are_used
 
@@ -38,7 +38,14 @@ FORWARD_TERMS = Terms(
     1 / np.sqrt( => 1 / (np.sqrt(
     keepdims=True) + eps) => keepdims=True)) + eps)  # eps is outside the root: sqrt(ms) + eps.
     + eps) => )  # eps is missing.
-    + eps) => + 1e-5)  # eps is not the argument but fixed at 1e-5.
+    + eps) => + NUMBER)  # eps is not the argument but fixed at {}.
+    keepdims=True) + eps) => keepdims=True)) + NUMBER  # eps is added to rstd, and fixed at {}.
+    1 / np.sqrt( => 1 / (np.sqrt(
+    keepdims=True) + eps) => keepdims=True)) + NUMBER)  # eps is outside the root, and fixed at {}.
+    + eps) => + eps**2)  # eps is squared.
+    + eps) => - eps)  # eps is subtracted.
+    np.mean(x * x, => 1 / (1 - 1 / x.shape[-1]) * np.mean(x * x,
+        divided by D - 1; the layer has D.
     1 / np.sqrt => np.sqrt  # this is the root; rstd is its reciprocal.
 """)
 def rms_forward(x, gamma, eps):
@@ -80,24 +87,49 @@ def rms_jacobian(x_hat, rstd):
     return rstd * (np.eye(D) - np.outer(x_hat, x_hat) / D)
 
 
-@exercise("dx dgamma", _with_cache("dy x_hat rstd gamma", 2, 3, 5), terms=DX_TERMS)
+RMS_TERMS = DX_TERMS._replace(
+    terms=DX_TERMS.terms
+    + sums_of("sum", ("dy.size", "len(dy)"))
+    + "; x_hat * (g * x_hat).mean(axis=0); x_hat * (g * x_hat).mean()"
+)
+
+
+@exercise("dx dgamma", _with_cache("dy x_hat rstd gamma", 2, 3, 5), terms=RMS_TERMS)
 @mistakes("""
     (g - => (g - g.mean(axis=-1, keepdims=True) -  # LayerNorm's mean term; this layer has no mean.
     - x_hat * along =>  # only the straight route is there: rstd depends on every x too.
     g = gamma * dy => g = dy
     dx = rstd => dx = gamma * rstd  # gamma stands in front of the mean; it belongs inside.
     g = gamma * dy => g = dy  # gamma is missing.
+    g = gamma * dy => g = (gamma - NUMBER * (dy * x_hat).reshape(-1, len(gamma)).sum(0)) * dy
+        gamma was changed by {} * dgamma before dx used it: change it afterwards.
     np.mean => np.sum  # a sum where the mean of g * x_hat belongs: not divided by D.
+    along) => along / dy.shape[-1])  # divided by D twice.
+    along) => along / dy.shape[-1] / rstd)  # divided by D twice, and a power of rstd is missing.
     rstd * (g - x_hat * along) => (g - x_hat * along) / (np.sqrt(1 / rstd**2 - 1e-5) + 1e-5)
         it holds for eps outside the root.
+    dx = rstd * => dx = rstd / np.sqrt(1 - 1e-5 * rstd**2) *
+        eps is missing: divide by sqrt(mean(x**2) + eps), as rstd does.
+    along) => along / (1 - 1e-5 * rstd**2))  # "
+    along) => along / (1 - 1e-5 * rstd**2) ** 1.5)  # "
+    dx = rstd * => dx = 1 / np.sqrt(1 / rstd**2 - 1e-5 + NUMBER) *
+        eps is {} here, and another one in rstd.
     rstd * (g - => (rstd * g - rstd**3 *  # rstd**3 goes with x; x_hat has two of them already.
+    rstd * (g - => (rstd * g - rstd**2 *  # rstd**2 is one rstd too many: x_hat has one in it.
+    rstd * (g - => (rstd * g -  # the second term lacks an rstd: in front, or in x_hat = x * rstd.
+    along) => along / rstd**2)  # x stands where x_hat = x * rstd belongs.
     axis=-1, keepdims=True => axis=tuple(range(dy.ndim - 1))
         it goes over axes 0 and 1 and mixes rows; a row is axis=-1.
     .sum(axis=tuple(range(dy.ndim - 1))) =>  # not summed: the rows share gamma; add them up.
     (dy * x_hat).sum => dy.sum  # x_hat is missing: gamma multiplies it.
     (dy * x_hat).sum => (g * x_hat).sum  # gamma is in it: the derivative by gamma is x_hat.
+    (dy * x_hat).sum => (dy * x_hat / rstd).sum  # x stands where x_hat = x * rstd belongs.
     .sum( => .mean(  # averaged over the rows, where they are added up.
+    (dy * x_hat) => (dy * x_hat / len(dy))  # divided by len(dy): the rows' gradients add up.
     axis=tuple(range(dy.ndim - 1)) => axis=-1  # a sum along each row; add up the rows.
+    axis=tuple(range(dy.ndim - 1)) => axis=0  # it goes over axis 0 alone: add up all rows.
+    axis=tuple(range(dy.ndim - 1)) => axis=1  # it goes over axis 1 alone: add up all rows.
+    axis=tuple(range(dy.ndim - 1)) => axis=None  # one number; gamma has D entries: add up the rows.
 """)
 def rms_backward(dy, x_hat, rstd, gamma):
     """Return dx, of the shape of dy, and dgamma (D,)."""
