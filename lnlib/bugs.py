@@ -15,31 +15,42 @@ from .layernorm import layer_norm_backward
 
 
 class Bug(NamedTuple):
-    """One exhibit: what it is called, what it forgets, and the backward pass itself."""
+    """One exhibit.
+
+    Attributes
+    ----------
+    name : str
+    forgets : str
+    backward : callable
+        (dy, cache) -> (dx, dgamma, dbeta).
+    seen_in_public : bool
+        Whether it stood in one of 98 public backward passes that were collected and checked.
+    """
 
     name: str
     forgets: str
     backward: Callable
+    seen_in_public: bool = False
 
 
 BUGS = []  # filled by the functions below, in their order
 
 
-def _exhibit(name, forgets):
+def _exhibit(name, forgets, seen_in_public=False):
     """Put the decorated backward pass into the museum."""
 
     def register(backward):
-        BUGS.append(Bug(name, forgets, backward))
+        BUGS.append(Bug(name, forgets, backward, seen_in_public))
         return backward
 
     return register
 
 
-def _wrong_dx(name, forgets):
+def _wrong_dx(name, forgets, seen_in_public=False):
     """Exhibit a wrong dx(dy, g, x_hat, rstd, gamma), where g = gamma * dy; the rest is right."""
 
     def register(dx_of):
-        @_exhibit(name, forgets)
+        @_exhibit(name, forgets, seen_in_public)
         def backward(dy, cache):
             _, dgamma, dbeta = layer_norm_backward(dy, cache)
             return dx_of(dy, cache.gamma * dy, *cache), dgamma, dbeta
@@ -49,7 +60,7 @@ def _wrong_dx(name, forgets):
     return register
 
 
-@_wrong_dx("no mean term", "that every x moves the mean")
+@_wrong_dx("no mean term", "that every x moves the mean", seen_in_public=True)
 def no_mean_term(dy, g, x_hat, rstd, gamma):
     return rstd * (g - x_hat * row_mean(g * x_hat))
 
@@ -64,7 +75,11 @@ def statistics_constant(dy, g, x_hat, rstd, gamma):
     return rstd * g
 
 
-@_wrong_dx("gamma outside the means", "that gamma differs from entry to entry, inside the means")
+@_wrong_dx(
+    "gamma outside the means",
+    "that gamma differs from entry to entry, inside the means",
+    seen_in_public=True,
+)
 def gamma_outside_means(dy, g, x_hat, rstd, gamma):
     return gamma * rstd * (dy - row_mean(dy) - x_hat * row_mean(dy * x_hat))
 
@@ -95,7 +110,11 @@ def ddof_one(dy, g, x_hat, rstd, gamma):
     return rstd * (g - row_mean(g) - x_hat * row_mean(g * x_hat) * D / max(D - 1, 1))
 
 
-@_wrong_dx("eps outside the root", "where eps stands: sqrt(var + eps), not sqrt(var) + eps")
+@_wrong_dx(
+    "eps outside the root",
+    "where eps stands: sqrt(var + eps), not sqrt(var) + eps",
+    seen_in_public=True,
+)
 def eps_outside_root(dy, g, x_hat, rstd, gamma, eps=1e-5):
     std = np.sqrt(np.maximum(1 / rstd**2 - eps, 0))
     return (g - row_mean(g) - x_hat * row_mean(g * x_hat)) / (std + eps)
@@ -136,7 +155,11 @@ def dgamma_without_x_hat(dy, cache):
     return dx, dbeta, dbeta
 
 
-@_exhibit("dbeta averaged", "that the loss is a sum over rows: nothing divides by their number")
+@_exhibit(
+    "dbeta averaged",
+    "that the loss is a sum over rows: nothing divides by their number",
+    seen_in_public=True,
+)
 def dbeta_averaged(dy, cache):
     dx, dgamma, dbeta = layer_norm_backward(dy, cache)
     return dx, dgamma, dbeta * dbeta.size / dy.size

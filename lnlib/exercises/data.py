@@ -30,6 +30,11 @@ def layer(seed, *shape, spread=1.0):
     return Layer(dy, x, gamma, beta, *layer_norm_forward(x, gamma, beta))
 
 
+def zero_at_1(gamma):
+    """Return gamma, (D,), with a zero at 1: who divides by gamma gets NaN there."""
+    return gamma * (np.arange(gamma.size) != 1)
+
+
 def layers(*shape):
     """Return {what is special: Layer}: three shapes; in flat rows eps counts."""
     *lead, D = shape
@@ -104,6 +109,8 @@ SLIPS = axes_of(_backward) | edits("""
         divided by another size: the sums along a row have D entries.
     .mean(axis=-1, keepdims=True) => .sum(axis=-1, keepdims=True) / (dy.size / dy.shape[-1])  # "
     .sum(axis=rows) =>  # not summed: every row uses the same gamma and beta, so the rows add up.
+    (dy * x_hat).sum(axis=rows) => (g * x_hat).sum(axis=rows) / gamma
+        multiplied by gamma and divided by it again: that is NaN where gamma is 0. Sum dy * x_hat.
     (dy * x_hat).sum( => (g * x_hat).sum(
     dy.sum( => g.sum(  # summed from g = gamma * dy; gamma and beta come after x_hat, so sum dy.
     (dy * x_hat).sum( => (dy * x_hat).mean(  # the mean over the rows, where they are added up.

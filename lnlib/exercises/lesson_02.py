@@ -4,7 +4,7 @@ import numpy as np
 
 from ..checker import Terms, mistakes
 from ..layernorm import LayerNormCache, layer_norm_backward
-from .data import ROWS_TERMS, layers, museum, of_layers
+from .data import ROWS_TERMS, layers, museum, of_layers, zero_at_1
 from .registry import exercise
 
 
@@ -57,7 +57,12 @@ def forward_by_hand(x, gamma, beta, eps):
     return gamma * x_hat + beta, x_hat, rstd
 
 
-@exercise("dx dgamma dbeta", of_layers("dy x_hat rstd gamma", 2, 3, 5), terms=ROWS_TERMS)
+def _backward_inputs():
+    *others, (label, (*dy_x_hat_rstd, gamma)) = of_layers("dy x_hat rstd gamma", 2, 3, 5)().items()
+    return dict([*others, (label, (*dy_x_hat_rstd, zero_at_1(gamma)))])
+
+
+@exercise("dx dgamma dbeta", _backward_inputs, terms=ROWS_TERMS)
 @mistakes(museum(LayerNormCache))
 def backward_by_hand(dy, x_hat, rstd, gamma):
     """Return dx (B, T, D), dgamma (D,) and dbeta (D,)."""

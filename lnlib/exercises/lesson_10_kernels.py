@@ -5,14 +5,15 @@ layernorm.cu, so that it can use what stands there. In the answers below, which 
 `Launch` comes where the stub has the head.
 """
 
+import re
 from typing import NamedTuple
 
 import numpy as np
 
-from ..checker import Score, mistakes
+from ..checker import BadResult, Score, mistakes
 from ..gpu import read_source
 from .data import layer
-from .kernels import UNFILLED, launch, source_of
+from .kernels import UNFILLED, code_of, launch, source_of
 from .lesson_10_rms import rms_backward, rms_forward
 from .registry import exercise
 
@@ -58,12 +59,54 @@ def _run(text, given, counts=None):
     else:
         kernel, blocks, shapes = "rms_forward", N, {"y": (N, D), "rstd": (N, 1)}
         numbers = {"eps": np.float32(given.eps), "D": np.int32(D)}
-    pieces, threads = (read_source(), source_of(text, kernel), ""), given.threads
+    source, threads = source_of(text, kernel), given.threads
+    if name := _never_cleared(code_of(source)):
+        raise BadResult(f"adds to {name}, which never got a value: {name}[v] = Vector<WIDTH>()")
+    pieces = read_source(), source, ""
     kernel += TEMPLATES[threads]
     done = launch(pieces, kernel, blocks, threads, given.inputs, shapes, numbers, counts)
     if "partial" in done:
         done["partial"] = done["partial"].sum(axis=0, dtype=np.float64)
     return tuple(done.values())
+
+
+def _never_cleared(code):
+    """Return the name of an array of vectors which only += changes, or None."""
+    for declared in re.findall(r"Vector<WIDTH>\s+([^;(=*]*);", code):
+        for name in re.findall(r"(\w+)\s*\[VECTORS\]", declared):
+            value = rf"\b{name}\s*\[[^;]*?\]\s*(\.at\[[^;]*?\]\s*)?=(?!=)|[(,&]\s*{name}\s*[,)\[]"
+            if re.search(rf"\b{name}\s*\[[^;]*\+=", code) and not re.search(value, code):
+                return name
+
+
+def _too_long_for_an_int(code, forward):
+    """Return a product that may pass 2**31 but is computed with ints, or None.
+
+    Parameters
+    ----------
+    code : str
+        A kernel, with its head.
+    forward : bool
+        Whether blockIdx.x is the number of a row; in the backward kernel it is a small number.
+    """
+    rows = re.findall(r"(?<!long )\bint\s+(\w+)\s*=\s*blockIdx\.x\s*;", code)
+    names = "|".join([*rows, r"blockIdx\.x"] if forward else rows)
+    whole = re.findall(r"(?<!long )\bint\s+(\w+)", code)
+    for found in re.finditer(rf"(?<![)*])(?<![)*]\s)\b({names})\s*\*\s*(\w+)", code):
+        if names and found[2] in whole:
+            return found[0]
+
+
+def _finite_and_wrong(function, head, given):
+    """Say if a row whose squares leave the range of float32 gives finite numbers, wrong ones."""
+    large = given.inputs | {"x": given.inputs["x"] * np.float32(1e25)}
+    y, _ = _run(function(head), given._replace(inputs=large))
+    right, _ = rms_forward_kernel(given._replace(inputs=large))
+    if np.any(np.isfinite(y) & (np.abs(y - right) > 1e-3 * np.abs(right).max())):
+        return (
+            "Right numbers, but rows near 1e25, whose squares leave the range of float32, come out "
+            "finite and wrong. reciprocal_std gives NaN there, which can be seen."
+        )
 
 
 def _kernel(head, names, **once):
@@ -87,6 +130,10 @@ def _kernel(head, names, **once):
             times = getattr(counts[name], way) / given.inputs["x"].nbytes / size
             if times > 1.1:
                 return f"Right numbers, but {name} is {way} {times:.3g} times. Once will do."
+        if product := _too_long_for_an_int(code_of(function(head)), "y" in once):
+            return f"Right for these rows, but an int ends at 2**31: {product} needs a long long."
+        if "y" in once and (problem := _finite_and_wrong(function, head, given)):
+            return problem
         ways = ", ".join(f"{name} {way} once" for name, way in once.items())
         return Score(f"In three orders of the threads and blocks: {ways}.")
 
@@ -99,7 +146,7 @@ def _kernel(head, names, **once):
 def _launches(names):
     """Return {what is special: (Launch,)}: two warps and vectors of 4, one warp and single ones."""
     launches = {}
-    for D, threads, width, eps in ((1000, 64, 4, 1e-5), (201, 32, 1, 0.1)):
+    for D, threads, width, eps in ((1000, 64, 4, 0.1), (201, 32, 1, 1e-5)):
         a = layer(D, ROWS, D)
         arrays = a._asdict() | {"rstd": rms_forward(a.x, a.gamma, eps)[2]}
         inputs = {name: arrays[name].astype(np.float32) for name in names.split()}
@@ -131,6 +178,11 @@ def _sums(values, head, threads=None):
     y = gamma * (x => y = gamma * ((x - x.mean(1)[:, None])  # x is centred; in RMSNorm nothing is.
     ms = => x = x[:1] + 0 * x; ms =  # every block works on row 0, not on row blockIdx.x.
     y, rstd[:, :1] => y, 1 / rstd[:, :1]  # this is the root; rstd is its reciprocal.
+    ms + head.eps => ms  # eps is missing.
+    np.sqrt(ms + head.eps) => (np.sqrt(ms) + head.eps)  # eps is outside the root: sqrt(ms) + eps.
+    ms + head.eps => ms + NUMBER  # eps is not the argument but fixed at {}.
+    ms = _sums(x * x, head) / x.shape[1] => ms = _sums(x * x, head) / (x.shape[1] - 1)
+        divided by D - 1; the layer has D.
 """)
 def rms_forward_kernel(head):
     """Return what the solution's CUDA computes, with NumPy: y and rstd."""
@@ -151,11 +203,16 @@ def _on_launches(backward):
     return mistake
 
 
+UNSEEN = (  # mistakes that float32 or rows of shape (N, D) hide
+    "eps is", "divided by len", "divided by gamma", "it goes over axis 0 alone", "it goes over axis 1 alone"
+)  # fmt: skip
+
+
 def _of_rms_backward():
     """Return {what is wrong: functions}: the mistakes of `rms_backward` that a launch shows."""
     wrong = {}
     for words, backward in rms_backward.mistakes:
-        if not words.startswith(("eps is", "divided by len")):  # float32, and (N, D), hide these
+        if not words.startswith(UNSEEN):
             wrong.setdefault(words, []).append(_on_launches(backward))
     return wrong
 

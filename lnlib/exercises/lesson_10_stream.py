@@ -3,7 +3,7 @@
 import numpy as np
 
 from ..checker import Score, edited, edits, mistakes
-from .data import layer
+from .data import layer, zero_at_1
 from .registry import exercise
 
 
@@ -14,7 +14,7 @@ def _cases():
         ("rows so small that eps counts", 84, (3, 2, 4), 0.004, 1e-5),
     ):
         a, b = layer(seed, *shape), layer(seed + 1, *shape)
-        gamma = a.gamma * (np.arange(shape[-1]) != 1) if "zero" in label else a.gamma  # (D,)
+        gamma = zero_at_1(a.gamma) if "zero" in label else a.gamma  # (D,)
         yield label, (size * a.x, size * (b.x - 1), gamma, eps, a.dy, b.dy)
 
 
@@ -57,7 +57,12 @@ def _weigh(function):
 
 
 def _mistake(edit):
-    return lambda *arguments: _run(edited(add_rms_norm, edit), *arguments)
+    def mistake(*arguments, number=None):
+        pair = edited(add_rms_norm, edit)
+        pair.__globals__["NUMBER"] = number
+        return _run(pair, *arguments)
+
+    return mistake
 
 
 MISTAKES = edits("""
@@ -74,7 +79,7 @@ MISTAKES = edits("""
     z, (z, rstd, gamma) => z, (gamma * (z * rstd), rstd, gamma)
     z_hat, g = z * rstd => z_hat, g = z / gamma
         z_hat is y / gamma only where gamma is not zero. Keep z in the cache, and rstd.
-    + eps => + 1e-5  # eps is not the argument but fixed at 1e-5.
+    + eps => + NUMBER  # eps is not the argument but fixed at {}.
     (dy * z_hat) => ((dy + dz) * z_hat)  # gamma reaches y only, so only dy belongs here.
 """)
 
