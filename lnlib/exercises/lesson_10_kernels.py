@@ -204,7 +204,8 @@ def _on_launches(backward):
 
 
 UNSEEN = (  # mistakes that float32 or rows of shape (N, D) hide
-    "eps is", "divided by len", "divided by gamma", "it goes over axis 0 alone", "it goes over axis 1 alone"
+    "eps is", "divided by len", "divided by gamma",
+    "it goes over axis 0 alone", "it goes over axis 1 alone",
 )  # fmt: skip
 
 
