@@ -225,7 +225,7 @@ def test_each_known_mistake_is_named_for_every_output(name, monkeypatch):
             known if "{}" in known[0] else again
             for known, again in zip(task.mistakes, mistakes) if again[1]
         ],
-        prepare=lambda f: lambda *arguments: f(*arguments[: len(names)]), examine=lambda f: None,
+        prepare=lambda f: lambda *arguments: f(*arguments[: len(names)]), judge=lambda f: None,
     )  # fmt: skip
     monkeypatch.setitem(EXERCISES, name, task)
     for words, mistake in mistakes:
@@ -414,11 +414,11 @@ def test_the_call_that_fails_can_be_run_again():
     assert np.all(inputs(mean_backward, 2)[0] != 0)
 
 
-def test_examine_may_give_a_score_or_decline(monkeypatch):
+def test_a_judge_may_give_a_score_or_decline(monkeypatch):
     task = EXERCISES["row_mean"]
 
-    def said_with(examine):
-        monkeypatch.setitem(EXERCISES, "row_mean", task._replace(examine=examine))
+    def said_with(judge):
+        monkeypatch.setitem(EXERCISES, "row_mean", task._replace(judge=judge))
         return check(task.right)
 
     verdict = said_with(lambda function: Score("Reads x once."))

@@ -44,16 +44,16 @@ def mistakes(table, also=None):
 
     Parameters
     ----------
-    table : str or dict
-        Edits of the decorated function, see `edits`, or what is wrong, in words -> a function
-        that does it wrong, or edits.
+    table : str or list of (str, callable)
+        Edits of the decorated function, see `edits`, or what is wrong, in words, and a function
+        that does it wrong.
     also : (old, new), optional
         See `edits`.
     """
-    wrong = edits(table, also) if isinstance(table, str) else table
 
     def add(right):
-        right.mistakes = functions_of(wrong, right) + getattr(right, "mistakes", [])
+        wrong = functions_of(edits(table, also), right) if isinstance(table, str) else table
+        right.mistakes = wrong + getattr(right, "mistakes", [])
         return right
 
     return add
@@ -80,11 +80,7 @@ def edited(function, edit):
 
 def functions_of(wrong, right):
     """Return [(what is wrong, a function that does it)]; edits are made when they are called."""
-    functions = []
-    for words, ways in wrong.items():
-        for way in [ways] if callable(ways) else ways:
-            functions.append((words, way if callable(way) else _made_when_called(right, way)))
-    return functions
+    return [(words, _made_when_called(right, way)) for words, ways in wrong.items() for way in ways]
 
 
 def _made_when_called(right, edit):

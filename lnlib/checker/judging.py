@@ -44,9 +44,8 @@ class Exercise(NamedTuple):
         How far from right is still right, relative to the largest entry of the row; 0 for bool.
     prepare : callable or None
         Turns what the learner wrote into a function of a case's arguments, if it is not one.
-    examine : callable
-        Looks further at a function whose numbers are right, and returns None, a `Score`, or what
-        is still wrong with it.
+    judge : callable
+        Of a function whose numbers are right: None, a `Score`, or what is still wrong with it.
     expected : callable or None
         What the numbers are compared with, of a case's arguments, where the right answer has
         too few digits.
@@ -59,11 +58,11 @@ class Exercise(NamedTuple):
     terms: Terms | None = None
     rtol: float = 1e-9
     prepare: Callable | None = None
-    examine: Callable = lambda function: None
+    judge: Callable = lambda function: None
     expected: Callable | None = None
 
 
-def judge(function, exercise, call_of=None):
+def verdict_on(function, exercise, call_of=None):
     """Judge a learner's function.
 
     Parameters
@@ -84,10 +83,10 @@ def judge(function, exercise, call_of=None):
     with _ONE_AT_A_TIME, warnings.catch_warnings(), np.errstate(all="ignore"):
         warnings.simplefilter("ignore")
         with guard.unwritten_as_nan():
-            return _judge(function, exercise, call_of)
+            return _verdict_on(function, exercise, call_of)
 
 
-def _judge(function, exercise, call_of):
+def _verdict_on(function, exercise, call_of):
     name = exercise.right.__name__
     if problem := _signature_problem(function, exercise.right):
         return wrong(name, problem)
@@ -107,7 +106,7 @@ def _judge(function, exercise, call_of):
     if lines:
         return Verdict("not done yet", name, tuple(lines))
     try:
-        found = exercise.examine(call)
+        found = exercise.judge(call)
     except BaseException as error:
         return _stopped(name, error, function)
     if found and not isinstance(found, Score):

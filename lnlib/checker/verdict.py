@@ -49,11 +49,11 @@ class Verdict(NamedTuple):
 
 
 class Score(str):
-    """What a right answer achieved, in words; an exercise's `examine` may return it."""
+    """What a right answer achieved, in words; an exercise's `judge` may return it."""
 
 
 class NotChecked(Exception):
-    """Raised by `prepare` or `examine` for what cannot be judged here; the message says why."""
+    """Raised by `prepare` or `judge` for what cannot be judged here; the message says why."""
 
 
 def wrong(name, *remarks):

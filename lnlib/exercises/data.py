@@ -83,17 +83,14 @@ def _backward(dy, cache):
     return dx, (dy * x_hat).sum(axis=rows), dy.sum(axis=rows)
 
 
-SLIPS = axes_of(_backward) | edits("""
-    .mean( => .sum(  # sums where the two means along the row belong.
-    mean_g = g.mean( => mean_g = g.sum(  # the first mean is a sum.
-    rstd * (g - mean_g => (rstd * g - mean_g  # rstd multiplies the first term only, not all three.
+OF_BOTH_LAYERS = edits("""
     - x_hat * => - x_hat / rstd *
-        the last term lacks an rstd: in front of it, or in x_hat, where x - mean(x) may stand.
+        the last term lacks an rstd: in front of it, or in x_hat.
     - x_hat * => - x_hat / rstd**2 *  # "
     - x_hat * => - x_hat * rstd *  # x_hat is divided by std already: here it is divided once more.
     - x_hat * => - x_hat * rstd**2 *  # "
     = cache => = cache; rstd = rstd / np.sqrt(1 - 1e-5 * rstd**2)
-        eps is missing: divide by sqrt(var + eps), as rstd does, not by sqrt(var).
+        eps is missing under the root; rstd has it.
     = cache => = cache; k = np.sqrt(1 - 1e-5 * rstd**2); x_hat, rstd = x_hat / k, rstd / k  # "
     - x_hat * => - x_hat / (1 - 1e-5 * rstd**2) *  # "
     - x_hat * => - x_hat / (1 - 1e-5 * rstd**2) ** 1.5 *  # "
@@ -104,24 +101,43 @@ SLIPS = axes_of(_backward) | edits("""
     g = gamma * dy => g = (gamma - NUMBER * (dy * x_hat).sum(axis=rows)) * dy
         gamma was changed by {} * dgamma before dx used it: change it afterwards.
     .mean(axis=-1, keepdims=True) => .sum(axis=-1, keepdims=True) / (g.shape[-1] - 1)
-        both means are divided by D - 1, where the layer has D.
+        sums along a row are divided by D - 1, where the layer has D.
     .mean(axis=-1, keepdims=True) => .sum(axis=-1, keepdims=True) / len(dy)
         divided by another size: the sums along a row have D entries.
     .mean(axis=-1, keepdims=True) => .sum(axis=-1, keepdims=True) / (dy.size / dy.shape[-1])  # "
-    .sum(axis=rows) =>  # not summed: every row uses the same gamma and beta, so the rows add up.
+    .sum(axis=rows) => .sum(axis=rows) / len(dy)  # divided by len(dy); the rows add up.
+    (dy * x_hat).sum( => (dy * x_hat / rstd).sum(  # x or x - mean(x) stands where x_hat belongs.
+    (dy * x_hat).sum( => (dy * x_hat * rstd).sum(  # rstd is in it; x_hat is divided by std already.
     (dy * x_hat).sum(axis=rows) => (g * x_hat).sum(axis=rows) / gamma
         multiplied by gamma and divided by it again: that is NaN where gamma is 0. Sum dy * x_hat.
+""")  # of LayerNorm and of RMSNorm
+SLIPS = (
+    axes_of(_backward)
+    | edits("""
+    .mean( => .sum(  # sums where the two means along the row belong.
+    mean_g = g.mean( => mean_g = g.sum(  # the first mean is a sum.
+    rstd * (g - mean_g => (rstd * g - mean_g  # rstd multiplies the first term only, not all three.
+    .sum(axis=rows) =>  # not summed: every row uses the same gamma and beta, so the rows add up.
     (dy * x_hat).sum( => (g * x_hat).sum(
     dy.sum( => g.sum(  # summed from g = gamma * dy; gamma and beta come after x_hat, so sum dy.
     (dy * x_hat).sum( => (dy * x_hat).mean(  # the mean over the rows, where they are added up.
-    .sum(axis=rows) => .sum(axis=rows) / len(dy)  # divided by len(dy); the rows add up.
-    (dy * x_hat).sum( => (dy * x_hat / rstd).sum(  # x - mean(x) stands where x_hat belongs.
-    (dy * x_hat).sum( => (dy * x_hat * rstd).sum(  # rstd is in it; x_hat is divided by std already.
 """)
+    | OF_BOTH_LAYERS
+)
+NO_MEAN = "g - mean_g - x_hat", "g - x_hat"  # what makes LayerNorm's dx that of RMSNorm
+OF_RMSNORM = {words: [(*way, NO_MEAN) for way in ways] for words, ways in OF_BOTH_LAYERS.items()}
+
+
+def of_rmsnorm():
+    """Return [(what is wrong, function of dy, x_hat, rstd, gamma)]: dx and dgamma."""
+    return [
+        (words, lambda dy, *cache, f=backward, **number: f(dy, cache, **number)[:2])
+        for words, backward in functions_of(OF_RMSNORM, _backward)
+    ]
 
 
 def museum(as_cache, outputs=slice(None)):
-    """Return {what is wrong: functions}: every bug of `lnlib.bugs`, and slips of the keyboard.
+    """Return [(what is wrong, function)]: every bug of `lnlib.bugs`, and slips of the keyboard.
 
     Parameters
     ----------
@@ -134,16 +150,14 @@ def museum(as_cache, outputs=slice(None)):
     def mistake(backward):
         return lambda dy, *kept, **number: backward(dy, as_cache(*kept), **number)[outputs]
 
-    wrong = {f"{bug.name}. Forgotten: {bug.forgets}.": [mistake(bug.backward)] for bug in BUGS}
-    for words, backward in functions_of(SLIPS, _backward):
-        wrong.setdefault(words, []).append(mistake(backward))
-    return wrong
+    wrong = [(f"{bug.name}. Forgotten: {bug.forgets}.", bug.backward) for bug in BUGS]
+    wrong += functions_of(SLIPS, _backward)
+    return [(words, mistake(backward)) for words, backward in wrong]
 
 
-def sums_of(function, divisors):
-    """Return what function, a name, gives along a row, over each of the divisors, as terms."""
-    both = f"{function}(g)", f"x_hat * {function}(g * x_hat)"
-    return "".join(f"; {one} / {divisor}" for divisor in divisors for one in both)
+def sums_of(function, divisor):
+    """Return the two sums along a row by that function, over the divisor, as terms."""
+    return f"; {function}(g) / {divisor}; x_hat * {function}(g * x_hat) / {divisor}"
 
 
 DX_TERMS = Terms(  # of which dx, right or wrong, is usually a sum
@@ -153,29 +167,15 @@ DX_TERMS = Terms(  # of which dx, right or wrong, is usually a sum
     "x_hat * g * x_hat; x_hat * g * x_hat / D; x_hat * mean(g * x_hat) / rstd"
     + sums_of("mean", "D"),
     {"g": "gamma * dy", "D": "dy.shape[-1]"},
-    {
-        "1 / rstd": "1 / rstd",
-        "rstd": "rstd",
-        "1 / rstd**2": "1 / rstd**2",
-        "sqrt(1 - 1 / D)": "np.sqrt(1 - 1 / D)",
-    },
+    {k: k for k in ("1 / rstd", "rstd", "1 / rstd**2")} | {"sqrt(1 - 1 / D)": "(1 - 1 / D) ** 0.5"},
     "rstd, or the eps in it, is not right.",
 )
-ROWS_TERMS = DX_TERMS._replace(  # the same where there are several rows
+OVER_ROWS = (
+    "mean(axis=(0, 1)); mean(axis=0); mean(); sum(axis=(0, 1)) / D; sum(axis=0) / D; sum() / D;"
+    "sum(axis=(0, 1)) / len(dy); sum(axis=0) / (dy.size // D)"
+).split(";")
+ROWS_TERMS = DX_TERMS._replace(  # the same where there are several rows, which may be mixed
     terms=DX_TERMS.terms
-    + sums_of("sum", ["dy.size"])
-    + "".join(
-        f"; g.{way}; x_hat * (g * x_hat).{way}"
-        for way in (
-            "mean(axis=(0, 1))",
-            "mean(axis=0)",
-            "mean()",
-            "sum(axis=(0, 1)) / D",
-            "sum(axis=0) / D",
-            "sum() / D",
-            "sum(axis=(0, 1)) / len(dy)",
-            "sum(axis=0) / N",
-        )
-    ),
-    names=DX_TERMS.names | {"N": "dy.size // D"},
+    + sums_of("sum", "dy.size")
+    + "".join(f"; g.{way.strip()}; x_hat * (g * x_hat).{way.strip()}" for way in OVER_ROWS)
 )

@@ -101,9 +101,6 @@ def _trouble(code):
             return f"in which {name[1]} is __global__, a kernel: what threads call is __device__"
 
 
-UNFILLED = "only NaN: nobody writes it, or what += adds to, and registers, never got a value."
-
-
 def launch(pieces, kernel, blocks, threads, inputs, outputs, numbers, counts=None, hints=OUTSIDE):
     """Run a kernel in several orders; return its outputs.
 

@@ -35,7 +35,7 @@ def _variance_in_float64(x):
     return shifted_variance(x.astype(np.float64)).astype(x.dtype)
 
 
-@exercise("variance", _offsets, rtol=1e-4, examine=_one_pass, expected=_variance_in_float64)
+@exercise("variance", _offsets, rtol=1e-4, judge=_one_pass, expected=_variance_in_float64)
 @mistakes("""
     x - x[..., :1] => x  # nothing is shifted: the naive formula; at an offset all digits cancel.
     return np => return np.var(x, axis=-1); np  # two-pass: at an offset the mean's rounding shows.
@@ -50,7 +50,7 @@ def _variance_in_float64(x):
     x[..., :1] => x[:, :1]  # shifted by the first row of each sequence, not by its own entry.
     x[..., :1] => x[0, 0, 0]  # one shift for all rows; each row has its own first entry.
 """)
-@mistakes({"Welford's updates: at an offset the running mean is rounded.": welford})
+@mistakes([("Welford's updates: at an offset the running mean is rounded.", welford)])
 def shifted_variance(x):
     """Return the variance of each row of x (B, T, D), shape (B, T), in the dtype of x."""
     d = x - x[..., :1]  # (B, T, D)

@@ -47,7 +47,7 @@ def _sum_in_float64(values):
     return values.sum(axis=0, dtype=np.float64).astype(values.dtype)
 
 
-@exercise("total", _sum_inputs, rtol=5e-7, examine=_is_compensated, expected=_sum_in_float64)
+@exercise("total", _sum_inputs, rtol=5e-7, judge=_is_compensated, expected=_sum_in_float64)
 @mistakes("""
     row - excess => row  # a running sum: the overshoot is 0, or is not taken off the next row.
     row - excess => row + excess  # the overshoot has the wrong sign: what was lost is lost twice.

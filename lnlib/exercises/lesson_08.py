@@ -9,7 +9,7 @@ from ..gpu import read_source
 from ..gpu.listing import function_source
 from ..layernorm import layer_norm_forward
 from .data import layer
-from .kernels import UNFILLED, code_of, launch, source_of
+from .kernels import code_of, launch, source_of
 from .registry import exercise
 
 
@@ -94,9 +94,7 @@ def _lanes(values, *steps, partner=np.bitwise_xor, send_first=False):
     return total
 
 
-@exercise(
-    "y", lambda: {"five rows of 32": ()}, rtol=1e-4, prepare=_run_normalise, examine=_far_rows
-)
+@exercise("y", lambda: {"five rows of 32": ()}, rtol=1e-4, prepare=_run_normalise, judge=_far_rows)
 @mistakes("""
     / 32 => * (1 // 32)  # all sums are 0 times 1 / 32, which is 0 in C: both are whole numbers.
     x - _lanes(x, 1, 2, 4, 8, 16) / 32 => x  # the mean is 0, as 1 / 32 is in C: whole numbers.
@@ -198,7 +196,7 @@ def _slots(values, first, last):
     lambda: {"rows of 128": ()},
     rtol=1e-4,
     prepare=_run_sums,
-    examine=_other_threads,
+    judge=_other_threads,
 )
 @mistakes("""
     [:, :1] + 0 * total =>
@@ -283,10 +281,11 @@ def _still_wrong(function):
     lambda: {"five rows of 1000": ()},
     rtol=1e-5,
     prepare=lambda function: lambda: _launch_residual(function),
-    examine=_still_wrong,
+    judge=_still_wrong,
 )
-@mistakes({UNFILLED: [(("return s", "return np.nan * s"),)]})
 @mistakes("""
+    return s => return np.nan * s
+        only NaN: nobody writes it, or what += adds to, and registers, never got a value.
     s = a + b => s = a  # b is not added.
     s = a + b => s = b  # a is not added.
     _normalised(s) => _normalised(a)  # made from a alone: the sum must stay in row.

@@ -13,7 +13,7 @@ import numpy as np
 from ..checker import BadResult, Score, mistakes
 from ..gpu import read_source
 from .data import layer
-from .kernels import UNFILLED, code_of, launch, source_of
+from .kernels import code_of, launch, source_of
 from .lesson_10_rms import rms_backward, rms_forward
 from .registry import exercise
 
@@ -122,7 +122,7 @@ def _kernel(head, names, **once):
         Array -> what may happen to each of its bytes only once.
     """
 
-    def examine(function):
+    def judge(function):
         (given,), counts = _launches(names)["rows of 1000"], {}
         _run(function(head), given, counts)
         for name, way in once.items():
@@ -140,7 +140,7 @@ def _kernel(head, names, **once):
     def prepare(function):
         return lambda given: _run(function(head), given)
 
-    return {"cases": lambda: _launches(names), "rtol": 3e-6, "prepare": prepare, "examine": examine}
+    return {"cases": lambda: _launches(names), "rtol": 3e-6, "prepare": prepare, "judge": judge}
 
 
 def _launches(names):
@@ -167,8 +167,9 @@ def _sums(values, head, threads=None):
 
 
 @exercise("y rstd", **_kernel(FORWARD_HEAD, "x gamma", x="loaded", y="stored"))
-@mistakes({UNFILLED: [(("return y, rstd", "return np.nan * y, np.nan * rstd"),)]})
 @mistakes("""
+    return y, rstd => return np.nan * y, np.nan * rstd
+        only NaN: nobody writes it, or what += adds to, and registers, never got a value.
     ms = => x = x - x.mean(1)[:, None]; ms =  # this is LayerNorm: RMSNorm subtracts no mean.
     / x.shape[1] =>  # the sum of the squares is not divided by D.
     x * x, head => x, head  # the sum, not the sum of squares, is under the root.
@@ -204,26 +205,18 @@ def _on_launches(backward):
 
 
 UNSEEN = (  # mistakes that float32 or rows of shape (N, D) hide
-    "eps is", "divided by len", "divided by gamma",
+    "eps is", "divided by len", "multiplied by gamma",
     "it goes over axis 0 alone", "it goes over axis 1 alone",
 )  # fmt: skip
-
-
-def _of_rms_backward():
-    """Return {what is wrong: functions}: the mistakes of `rms_backward` that a launch shows."""
-    wrong = {}
-    for words, backward in rms_backward.mistakes:
-        if not words.startswith(UNSEEN):
-            wrong.setdefault(words, []).append(_on_launches(backward))
-    return wrong
 
 
 BACKWARD_ONCE = {"x": "loaded", "dy": "loaded", "dx": "stored", "partial": "stored"}
 
 
 @exercise("dx dgamma", **_kernel(BACKWARD_HEAD, "x dy gamma rstd", **BACKWARD_ONCE))
-@mistakes({UNFILLED: [(("return dx, (dy", "return np.nan * dx, np.nan * (dy"),)]})
 @mistakes("""
+    return dx, (dy => return np.nan * dx, np.nan * (dy
+        only NaN: nobody writes it, or what += adds to, and registers, never got a value.
     x_hat, head) => x_hat, head, threads=1)  # every thread has only its own part: use block_sum.
     x_hat, head) => x_hat, head, threads=32)  # every warp has only its own part: use block_sum.
     x_hat, g = x * rstd => x_hat, g = x  # x stands where x_hat = x * rstd belongs.
@@ -231,7 +224,9 @@ BACKWARD_ONCE = {"x": "loaded", "dy": "loaded", "dx": "stored", "partial": "stor
         only the first row of each block is there: go on to row + gridDim.x.
     (dy * x_hat).sum => (dy * x_hat)[-4:].sum  # only the last row of each block: clear it once.
 """)
-@mistakes(_of_rms_backward())
+@mistakes(
+    [(words, _on_launches(f)) for words, f in rms_backward.mistakes if not words.startswith(UNSEEN)]
+)
 def rms_backward_kernel(head):
     """Return what the solution's CUDA computes, with NumPy: dx and dgamma."""
     x, dy, gamma, rstd = _wide(head)  # (N, D), (N, D), (D,), (N, 1)

@@ -88,10 +88,10 @@ MISTAKES = edits("""
     "y z dx dr dgamma",
     lambda: dict(_cases()),
     prepare=lambda function: lambda *arguments: _run(function, *arguments),
-    examine=_weigh,
+    judge=_weigh,
     expected=lambda *arguments: _run(add_rms_norm, *arguments),
 )
-@mistakes({words: [_mistake(edit) for edit in several] for words, several in MISTAKES.items()})
+@mistakes([(words, _mistake(edit)) for words, several in MISTAKES.items() for edit in several])
 def add_rms_norm():
     """Return forward(x, r, gamma, eps) and backward(dy, dz, cache)."""
 

@@ -5,7 +5,7 @@ import difflib
 from importlib import import_module
 from pathlib import Path
 
-from ..checker import Exercise, Verdict, edits, functions_of, judge
+from ..checker import Exercise, Verdict, edits, functions_of, verdict_on
 from ..checker.edits import source_of_function
 
 EXERCISES = {}  # name of the function -> Exercise; `load` fills it
@@ -102,4 +102,4 @@ def check(function):
     def call_of(number):
         return f"from lnlib.exercises import inputs; {name}(*inputs({name}, {number}))"
 
-    return judge(function, EXERCISES[name], call_of)
+    return verdict_on(function, EXERCISES[name], call_of)
