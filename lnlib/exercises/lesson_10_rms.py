@@ -108,7 +108,6 @@ RMS_TERMS = DX_TERMS._replace(
     along) => along / dy.shape[-1] / rstd)  # divided by D twice, and a power of rstd is missing.
     rstd * (g - x_hat * along) => (g - x_hat * along) / (np.sqrt(1 / rstd**2 - 1e-5) + 1e-5)
         it holds for eps outside the root.
-    rstd * (g - => (rstd * g - rstd**3 *  # rstd**3 goes with x; x_hat has two of them already.
     axis=-1, keepdims=True => axis=tuple(range(dy.ndim - 1))
         it goes over axes 0 and 1 and mixes rows; a row is axis=-1.
     .sum(axis=tuple(range(dy.ndim - 1))) =>  # not summed: the rows share gamma; add them up.
