@@ -10,7 +10,7 @@ from lnlib import blocked, layernorm, textbook
 from lnlib.exercises import EXERCISES, check
 from lnlib.trace import trace
 
-LESSON = Path(__file__).resolve().parent.parent / "notebooks/05_complexity.ipynb"
+LESSON = Path(__file__).resolve().parent.parent / "notebooks/06_complexity.ipynb"
 rng = np.random.default_rng(50)
 
 

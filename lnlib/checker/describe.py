@@ -190,7 +190,9 @@ def _largest_error(output, mine, right, labels, wrong, rtol):
         below = 10 ** np.ceil(np.log10(error[at]))
         text += f" All errors are below {below:.0e} of the row's largest."
         if error[at] > 1e-9 == rtol:  # of formulas in float64
-            text += " Was something rounded to float32, an eps added, or another step taken?"
+            text += (
+                " Was something rounded to float32, a small number added, or another step taken?"
+            )
     return text
 
 

@@ -38,6 +38,9 @@ FORWARD_TERMS = Terms(
         two things: divided by D - 1 (ddof = 1), and eps is fixed at {}.
     np.sqrt(var + eps) => (np.sqrt(var * x.shape[-1] / (x.shape[-1] - 1)) + NUMBER)
         two things: divided by D - 1 (ddof = 1), and eps is outside the root and fixed at {}.
+    x - x.mean(axis=-1, keepdims=True) => x - x.mean(axis=0)
+        the mean that is subtracted is not that of each row, which lies along axis=-1.
+    x - x.mean(axis=-1, keepdims=True) => x - x.mean()  # "
     np.mean(xc**2, axis=-1, keepdims=True) => x.var(axis=0)
         only the mean is that of each row; the variance lies along axis=-1 as well.
     np.mean(xc**2, axis=-1, keepdims=True) => x.var(axis=(0, 1))  # "
