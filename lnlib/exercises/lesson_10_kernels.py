@@ -74,8 +74,10 @@ def _never_cleared(code):
     """Return the name of an array of vectors which only += changes, or None."""
     for declared in re.findall(r"Vector<WIDTH>\s+([^;(=*]*);", code):
         for name in re.findall(r"(\w+)\s*\[VECTORS\]", declared):
-            value = rf"\b{name}\s*\[[^;]*?\]\s*(\.at\[[^;]*?\]\s*)?=(?!=)|[(,&]\s*{name}\s*[,)\[]"
-            if re.search(rf"\b{name}\s*\[[^;]*\+=", code) and not re.search(value, code):
+            made = rf"\b{name}\s*\[[^;]*?\]\s*(\.at\[[^;]*?\]\s*)?=(?!=)"  # assigned, or passed on
+            passed = rf"[(,&]\s*{name}\s*([,)]|\[(?!VECTORS))"
+            added = re.search(rf"\b{name}\s*\[[^;]*\+=", code)
+            if added and not re.search(f"{made}|{passed}", code):
                 return name
 
 
