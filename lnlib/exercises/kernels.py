@@ -78,14 +78,14 @@ def source_of(text, name):
     code = code_of(text)
     if not re.search(rf"\b{name}\s*\(", code):
         raise BadResult(f"returns a text without the function {name}")
-    if trouble := not re.search(r"#\s*(if|define)", code) and _trouble(code):  # those may hide it
-        raise BadResult(f"returns a text {trouble}")
+    if problem := not re.search(r"#\s*(if|define)", code) and _problem(code):  # those may hide it
+        raise BadResult(f"returns a text {problem}")
     if not emulator.available():
         raise NotChecked(emulator.status())
     return text
 
 
-def _trouble(code):
+def _problem(code):
     """Say what is wrong with parentheses and with the heads of functions, or return None."""
     for left, right in "{}", "()", "[]":
         opened, closed = code.count(left), code.count(right)
@@ -138,9 +138,9 @@ def launch(pieces, kernel, blocks, threads, inputs, outputs, numbers, counts=Non
                 seconds=30,  # enough for all that ever returns
             )  # fmt: skip
         except gpu.EmulationError as error:
-            said = in_other_words(str(error), kernel, yours)
-            more = [f". {hint}" for words, hint in hints.items() if re.search(words, said)]
-            raise BadResult(said + "".join(more[:1])) from None
+            message = in_other_words(str(error), kernel, yours)
+            more = [f". {hint}" for words, hint in hints.items() if re.search(words, message)]
+            raise BadResult(message + "".join(more[:1])) from None
         except gpu.Unsupported as error:
             raise NotChecked(f"It may be right: this check cannot tell, as {error}.") from None
         if counts is not None:
@@ -148,17 +148,17 @@ def launch(pieces, kernel, blocks, threads, inputs, outputs, numbers, counts=Non
     return results
 
 
-def in_other_words(said, kernel, source):
+def in_other_words(message, kernel, source):
     """Return what the emulator says, to stand after "It", and a compiler's words in other words.
 
     Parameters
     ----------
-    said : str
+    message : str
         The message of an EmulationError.
     kernel, source : str
         The name that the message begins with, and what the learner wrote.
     """
-    said = re.sub(r"[^\s'\"]*/(?=\S)", "", said.strip().splitlines()[0])  # no folders
+    message = re.sub(r"[^\s'\"]*/(?=\S)", "", message.strip().splitlines()[0])  # no folders
     lines = source.splitlines()
     hints = [
         f"line {k + 1}, {lines[k].strip()}: {words}"
@@ -166,12 +166,14 @@ def in_other_words(said, kernel, source):
         for pattern, words in LINES.items()
         if re.search(pattern, line)
     ]
-    if "does not compile" not in said:
-        said = said.replace(f"{kernel}: ", "fails in the emulator: ", 1).removeprefix(f"{kernel} ")
-        return f"{said}. And {hints[0]}" if hints else said
-    place = re.search(r"your source:(\d+): error: (.*)", said)
+    if "does not compile" not in message:
+        message = message.replace(f"{kernel}: ", "fails in the emulator: ", 1).removeprefix(
+            f"{kernel} "
+        )
+        return f"{message}. And {hints[0]}" if hints else message
+    place = re.search(r"your source:(\d+): error: (.*)", message)
     if hints or not place:
-        return f"does not compile: {hints[0]}" if hints else said.removeprefix(f"{kernel} ")
+        return f"does not compile: {hints[0]}" if hints else message.removeprefix(f"{kernel} ")
     number, message = int(place[1]), place[2]
     line = lines[number - 1].strip() if number <= len(lines) else ""
     for pattern, words in MESSAGES.items():

@@ -92,13 +92,13 @@ def _ranges():
     }
 
 
-def _in_float64(x):
+def _x_hat_in_float64(x):
     one = np.ones(x.shape[-1])  # (D,)
     _, cache = layer_norm_forward(x.astype(np.float64), one, 0 * one, eps=0.0)
     return cache.x_hat.astype(x.dtype)
 
 
-@exercise("x_hat", _ranges, rtol=5e-6, expected=_in_float64)
+@exercise("x_hat", _ranges, rtol=5e-6, expected=_x_hat_in_float64)
 @mistakes("""
     np.ldexp(x, -exponent) => x
     xc - xc.mean(axis=-1, keepdims=True) => xc  # the textbook's: neither scaled nor centred again.

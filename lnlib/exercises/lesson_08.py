@@ -152,7 +152,7 @@ SECOND_SUM = STUCK | {
 }
 
 
-def _sums(source, values, how_many, hints=WHICH_BARRIER):
+def _launch_sums(source, values, how_many, hints=WHICH_BARRIER):
     """Return the sums of each row and, if how_many is 2, of its squares: a thread a value."""
     rows, threads = values.shape
     return launch(
@@ -165,8 +165,10 @@ def _sums(source, values, how_many, hints=WHICH_BARRIER):
 def _run_sums(function):
     def run():
         source = source_of(function(), "tree_sum")
-        _sums(source, VALUES, 1, SKIPPED if re.search(BARRIER_IN_AN_IF, source) else WHICH_BARRIER)
-        return tuple(_sums(source, VALUES, 2, SECOND_SUM).values())
+        _launch_sums(
+            source, VALUES, 1, SKIPPED if re.search(BARRIER_IN_AN_IF, source) else WHICH_BARRIER
+        )
+        return tuple(_launch_sums(source, VALUES, 2, SECOND_SUM).values())
 
     return run
 
@@ -175,7 +177,7 @@ def _other_threads(function):
     """Say if it is wrong for half as many threads, or how many barriers are enough."""
     source = source_of(function(), "tree_sum")
     values = VALUES[:, : THREADS // 2].copy()
-    total = _sums(source, values, 1)["total"]
+    total = _launch_sums(source, values, 1)["total"]
     if not np.allclose(total, values.sum(axis=1, keepdims=True), rtol=1e-4):
         return f"Right for {THREADS} threads, but not for {THREADS // 2}: use THREADS."
     barriers = code_of(source).count("__syncthreads")

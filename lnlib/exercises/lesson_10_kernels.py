@@ -50,7 +50,7 @@ class Launch(NamedTuple):
     eps: float
 
 
-def _run(text, given, counts=None):
+def _run_rms(text, given, counts=None):
     """Return y and rstd of a forward kernel, dx and dgamma of a backward one, which gets a dy."""
     (N, D), blocks = given.inputs["x"].shape, BLOCKS
     if "dy" in given.inputs:  # whose blocks leave partial sums of dgamma
@@ -102,7 +102,7 @@ def _too_long_for_an_int(code, forward):
 def _finite_and_wrong(function, head, given):
     """Say if a row whose squares leave the range of float32 gives finite numbers, wrong ones."""
     large = given.inputs | {"x": given.inputs["x"] * np.float32(1e25)}
-    y, _ = _run(function(head), given._replace(inputs=large))
+    y, _ = _run_rms(function(head), given._replace(inputs=large))
     right, _ = rms_forward_kernel(given._replace(inputs=large))
     if np.any(np.isfinite(y) & (np.abs(y - right) > 1e-3 * np.abs(right).max())):
         return (
@@ -126,7 +126,7 @@ def _kernel(head, names, **once):
 
     def judge(function):
         (given,), counts = _launches(names)["rows of 1000"], {}
-        _run(function(head), given, counts)
+        _run_rms(function(head), given, counts)
         for name, way in once.items():
             size = BLOCKS / ROWS if name == "partial" else 1  # of that of x
             times = getattr(counts[name], way) / given.inputs["x"].nbytes / size
@@ -140,7 +140,7 @@ def _kernel(head, names, **once):
         return Score(f"In three orders of the threads and blocks: {ways}.")
 
     def prepare(function):
-        return lambda given: _run(function(head), given)
+        return lambda given: _run_rms(function(head), given)
 
     return {"cases": lambda: _launches(names), "rtol": 3e-6, "prepare": prepare, "judge": judge}
 
@@ -160,7 +160,7 @@ def _wide(head):
     return (array.astype(np.float64) for array in head.inputs.values())
 
 
-def _sums(values, head, threads=None):
+def _row_sums(values, head, threads=None):
     """Return the sum of each row at every entry, or what groups of so many threads have of it."""
     if threads is None:
         return 0 * values + values.sum(axis=1, keepdims=True)
@@ -184,13 +184,13 @@ def _sums(values, head, threads=None):
     ms + head.eps => ms  # eps is missing.
     np.sqrt(ms + head.eps) => (np.sqrt(ms) + head.eps)  # eps is outside the root: sqrt(ms) + eps.
     ms + head.eps => ms + NUMBER  # eps is not the argument but fixed at {}.
-    ms = _sums(x * x, head) / x.shape[1] => ms = _sums(x * x, head) / (x.shape[1] - 1)
+    ms = _row_sums(x * x, head) / x.shape[1] => ms = _row_sums(x * x, head) / (x.shape[1] - 1)
         divided by D - 1; the layer has D.
 """)
 def rms_forward_kernel(head):
     """Return what the solution's CUDA computes, with NumPy: y and rstd."""
     x, gamma = _wide(head)  # (N, D), (D,)
-    ms = _sums(x * x, head) / x.shape[1]  # (N, D)
+    ms = _row_sums(x * x, head) / x.shape[1]  # (N, D)
     rstd = 1 / np.sqrt(ms + head.eps)
     y = gamma * (x * rstd)
     return y, rstd[:, :1]
@@ -233,6 +233,6 @@ def rms_backward_kernel(head):
     """Return what the solution's CUDA computes, with NumPy: dx and dgamma."""
     x, dy, gamma, rstd = _wide(head)  # (N, D), (N, D), (D,), (N, 1)
     x_hat, g = x * rstd, gamma * dy  # (N, D) each
-    along = _sums(g * x_hat, head) / x.shape[1]  # (N, D)
+    along = _row_sums(g * x_hat, head) / x.shape[1]  # (N, D)
     dx = rstd * (g - x_hat * along)
     return dx, (dy * x_hat).sum(axis=0)

@@ -9,7 +9,7 @@ from .registry import exercise
 from .watch import blocks_are_used, units_off
 
 
-def _rows(*shape):
+def _rms_layers(*shape):
     """Return `layers`, with small rows, where eps counts, in place of flat ones."""
     ordinary, flat, other = layers(*shape).items()
     small = flat[1]._replace(x=layer(72, *flat[1].x.shape).x / 200)
@@ -17,9 +17,9 @@ def _rows(*shape):
     return dict([ordinary, ("small rows", small), other] + [matrix] * (len(shape) > 1))
 
 
-def _forward_inputs():
-    some = {k: (a.x, a.gamma, 1e-5) for k, a in _rows(2, 3, 5).items()}
-    return some | {"eps = 0.1": (*_rows(3, 4, 2)["another shape"][1:3], 0.1)}
+def _rms_inputs():
+    some = {k: (a.x, a.gamma, 1e-5) for k, a in _rms_layers(2, 3, 5).items()}
+    return some | {"eps = 0.1": (*_rms_layers(3, 4, 2)["another shape"][1:3], 0.1)}
 
 
 FORWARD_TERMS = Terms(
@@ -29,7 +29,7 @@ FORWARD_TERMS = Terms(
 )
 
 
-@exercise("y x_hat rstd", _forward_inputs, terms=FORWARD_TERMS)
+@exercise("y x_hat rstd", _rms_inputs, terms=FORWARD_TERMS)
 @mistakes("""
     rstd = 1 => x = x - x.mean(-1)[..., None]; rstd = 1  # this is LayerNorm: subtract no mean.
     np.mean(x * x => np.var(x  # the variance is in it. Nothing is centred: the mean of x**2.
@@ -67,7 +67,7 @@ def _with_cache(names, *shape):
     """Return the cases {what is special: the named values of a Layer and of its RMSNorm}."""
 
     def cases():
-        for label, a in _rows(*shape).items():
+        for label, a in _rms_layers(*shape).items():
             _, x_hat, rstd = rms_forward(a.x, a.gamma, 1e-5)
             gamma = zero_at_1(a.gamma) if label == "another shape" else a.gamma  # (D,)
             values = {"dy": a.dy, "x_hat": x_hat, "rstd": rstd, "gamma": gamma}
@@ -221,7 +221,7 @@ def _stays_in_dtype(function):
         )
 
 
-def _in_float64(x, gamma, eps):
+def _rms_in_float64(x, gamma, eps):
     y, _, rstd = rms_forward(x.astype(np.float64), gamma.astype(np.float64), eps)
     return y.astype(x.dtype), rstd.astype(x.dtype)
 
@@ -240,7 +240,9 @@ def _in_float64(x, gamma, eps):
     s = np => s = np.abs(x).max(axis=-1, keepdims=True); np  # 0 / 0 for zeros: let s >= sqrt(eps).
     , np.sqrt(eps)) => , 0)  # eps / s**2 overflows where s is tiny: which s suits such a row?
 """)
-@mistakes([("float64 does not hold its own squares: rows of 1e200 overflow. Scale.", _in_float64)])
+@mistakes(
+    [("float64 does not hold its own squares: rows of 1e200 overflow. Scale.", _rms_in_float64)]
+)
 def rms_forward_safe(x, gamma, eps):
     """Return y (N, D) and rstd (N, 1), also where the squares of x overflow or vanish."""
     one, eps = x.dtype.type(1), x.dtype.type(eps)

@@ -18,7 +18,7 @@ def _cases():
         yield label, (size * a.x, size * (b.x - 1), gamma, eps, a.dy, b.dy)
 
 
-def _run(function, x, r, gamma, eps, dy, dz):
+def _run_pair(function, x, r, gamma, eps, dy, dz):
     """Call both functions of a pair; return y, z, dx, dr, dgamma."""
     pair = function()
     if pair is None:
@@ -60,7 +60,7 @@ def _mistake(edit):
     def mistake(*arguments, number=None):
         pair = edited(add_rms_norm, edit)
         pair.__globals__["NUMBER"] = number
-        return _run(pair, *arguments)
+        return _run_pair(pair, *arguments)
 
     return mistake
 
@@ -87,9 +87,9 @@ MISTAKES = edits("""
 @exercise(
     "y z dx dr dgamma",
     lambda: dict(_cases()),
-    prepare=lambda function: lambda *arguments: _run(function, *arguments),
+    prepare=lambda function: lambda *arguments: _run_pair(function, *arguments),
     judge=_weigh,
-    expected=lambda *arguments: _run(add_rms_norm, *arguments),
+    expected=lambda *arguments: _run_pair(add_rms_norm, *arguments),
 )
 @mistakes([(words, _mistake(edit)) for words, several in MISTAKES.items() for edit in several])
 def add_rms_norm():
