@@ -76,6 +76,7 @@ def float32_rows(seed, *shape):
 def _backward(dy, cache):
     x_hat, rstd, gamma = cache
     rows = tuple(range(dy.ndim - 1))
+    D = dy.shape[-1]  # noqa: F841, the edits below use it
     g = gamma * dy  # (B, T, D)
     mean_g = g.mean(axis=-1, keepdims=True)  # (B, T, 1)
     mean_gx = (g * x_hat).mean(axis=-1, keepdims=True)  # (B, T, 1)
@@ -100,11 +101,13 @@ OF_BOTH_LAYERS = edits("""
         eps is outside the root, and {}: rstd has it inside, and another one.
     g = gamma * dy => g = (gamma - NUMBER * (dy * x_hat).sum(axis=rows)) * dy
         gamma was changed by {} * dgamma before dx used it: change it afterwards.
-    .mean(axis=-1, keepdims=True) => .sum(axis=-1, keepdims=True) / (g.shape[-1] - 1)
+    .mean(axis=-1, keepdims=True) => .sum(axis=-1, keepdims=True) / (D - 1)
         sums along a row are divided by D - 1, where the layer has D.
+    .mean(axis=-1, keepdims=True) => .mean(axis=-1, keepdims=True) / D  # divided by D twice.
+    (g * x_hat).mean(axis=-1, keepdims=True) => (g * x_hat).mean(axis=-1, keepdims=True) / D  # "
     .mean(axis=-1, keepdims=True) => .sum(axis=-1, keepdims=True) / len(dy)
         divided by another size: the sums along a row have D entries.
-    .mean(axis=-1, keepdims=True) => .sum(axis=-1, keepdims=True) / (dy.size / dy.shape[-1])  # "
+    .mean(axis=-1, keepdims=True) => .sum(axis=-1, keepdims=True) / (dy.size / D)  # "
     .sum(axis=rows) => .sum(axis=rows) / len(dy)  # divided by len(dy); the rows add up.
     (dy * x_hat).sum( => (dy * x_hat / rstd).sum(  # x or x - mean(x) stands where x_hat belongs.
     (dy * x_hat).sum( => (dy * x_hat * rstd).sum(  # rstd is in it; x_hat is divided by std already.
@@ -155,17 +158,17 @@ def museum(as_cache, outputs=slice(None)):
     return [(words, mistake(backward)) for words, backward in wrong]
 
 
-def sums_of(function, divisor):
-    """Return the two sums along a row by that function, over the divisor, as terms."""
-    return f"; {function}(g) / {divisor}; x_hat * {function}(g * x_hat) / {divisor}"
+def sums_over(divisor):
+    """Return both sums along a row, over the divisor, as terms."""
+    return f"; sum(g) / {divisor}; x_hat * sum(g * x_hat) / {divisor}"
 
 
 DX_TERMS = Terms(  # of which dx, right or wrong, is usually a sum
     "rstd; 1; rstd**2; 1 / rstd; gamma * rstd",
     "g; mean(g); x_hat * mean(g * x_hat); mean(g * x_hat); x_hat * mean(g); dy; mean(dy);"
     "x_hat * mean(dy * x_hat); gamma * mean(dy); gamma * x_hat * mean(dy * x_hat);"
-    "x_hat * g * x_hat; x_hat * g * x_hat / D; x_hat * mean(g * x_hat) / rstd"
-    + sums_of("mean", "D"),
+    "x_hat * g * x_hat; x_hat * g * x_hat / D; x_hat * mean(g * x_hat) / rstd;"
+    "sum(g); x_hat * sum(g * x_hat)",
     {"g": "gamma * dy", "D": "dy.shape[-1]"},
     {k: k for k in ("1 / rstd", "rstd", "1 / rstd**2")} | {"sqrt(1 - 1 / D)": "(1 - 1 / D) ** 0.5"},
     "rstd, or the eps in it, is not right.",
@@ -176,6 +179,6 @@ OVER_ROWS = (
 ).split(";")
 ROWS_TERMS = DX_TERMS._replace(  # the same where there are several rows, which may be mixed
     terms=DX_TERMS.terms
-    + sums_of("sum", "dy.size")
+    + sums_over("dy.size")
     + "".join(f"; g.{way.strip()}; x_hat * (g * x_hat).{way.strip()}" for way in OVER_ROWS)
 )

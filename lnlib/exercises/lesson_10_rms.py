@@ -4,7 +4,7 @@ import numpy as np
 
 from ..checker import Terms, edited, mistakes
 from ..gradcheck import gradcheck
-from .data import DX_TERMS, layer, layers, of_rmsnorm, sums_of, zero_at_1
+from .data import DX_TERMS, layer, layers, of_rmsnorm, sums_over, zero_at_1
 from .registry import exercise
 from .watch import blocks_are_used, units_off
 
@@ -90,8 +90,8 @@ def rms_jacobian(x_hat, rstd):
 
 RMS_TERMS = DX_TERMS._replace(
     terms=DX_TERMS.terms
-    + sums_of("sum", "dy.size")
-    + sums_of("sum", "len(dy)")
+    + sums_over("dy.size")
+    + sums_over("len(dy)")
     + "; x_hat * (g * x_hat).mean(axis=0); x_hat * (g * x_hat).mean()"
 )
 
@@ -104,7 +104,6 @@ RMS_TERMS = DX_TERMS._replace(
     dx = rstd => dx = gamma * rstd  # gamma stands in front of the mean; it belongs inside.
     g = gamma * dy => g = dy  # gamma is missing.
     np.mean => np.sum  # a sum where the mean of g * x_hat belongs: not divided by D.
-    along) => along / dy.shape[-1])  # divided by D twice.
     along) => along / dy.shape[-1] / rstd)  # divided by D twice, and a power of rstd is missing.
     rstd * (g - x_hat * along) => (g - x_hat * along) / (np.sqrt(1 / rstd**2 - 1e-5) + 1e-5)
         it holds for eps outside the root.
