@@ -19,38 +19,38 @@ class Bug(NamedTuple):
 
     Attributes
     ----------
-    name : str
-    forgets : str
+    name, forgets : str
     backward : callable
         (dy, cache) -> (dx, dgamma, dbeta).
-    seen_in_public : bool
-        Whether it stood in one of 98 public backward passes that were collected and checked.
+    seen : bool
+        Whether one of 98 public backward passes, which were collected and checked, had it.
     """
 
     name: str
     forgets: str
     backward: Callable
-    seen_in_public: bool = False
+    seen: bool
 
 
+SEEN = "no mean term", "gamma outside the means", "eps outside the root", "dbeta averaged"
 BUGS = []  # filled by the functions below, in their order
 
 
-def _exhibit(name, forgets, seen_in_public=False):
+def _exhibit(name, forgets):
     """Put the decorated backward pass into the museum."""
 
     def register(backward):
-        BUGS.append(Bug(name, forgets, backward, seen_in_public))
+        BUGS.append(Bug(name, forgets, backward, name in SEEN))
         return backward
 
     return register
 
 
-def _wrong_dx(name, forgets, seen_in_public=False):
+def _wrong_dx(name, forgets):
     """Exhibit a wrong dx(dy, g, x_hat, rstd, gamma), where g = gamma * dy; the rest is right."""
 
     def register(dx_of):
-        @_exhibit(name, forgets, seen_in_public)
+        @_exhibit(name, forgets)
         def backward(dy, cache):
             _, dgamma, dbeta = layer_norm_backward(dy, cache)
             return dx_of(dy, cache.gamma * dy, *cache), dgamma, dbeta
@@ -60,7 +60,7 @@ def _wrong_dx(name, forgets, seen_in_public=False):
     return register
 
 
-@_wrong_dx("no mean term", "that every x moves the mean", seen_in_public=True)
+@_wrong_dx("no mean term", "that every x moves the mean")
 def no_mean_term(dy, g, x_hat, rstd, gamma):
     return rstd * (g - x_hat * row_mean(g * x_hat))
 
@@ -75,11 +75,7 @@ def statistics_constant(dy, g, x_hat, rstd, gamma):
     return rstd * g
 
 
-@_wrong_dx(
-    "gamma outside the means",
-    "that gamma differs from entry to entry, inside the means",
-    seen_in_public=True,
-)
+@_wrong_dx("gamma outside the means", "that gamma differs from entry to entry, inside the means")
 def gamma_outside_means(dy, g, x_hat, rstd, gamma):
     return gamma * rstd * (dy - row_mean(dy) - x_hat * row_mean(dy * x_hat))
 
@@ -110,11 +106,7 @@ def ddof_one(dy, g, x_hat, rstd, gamma):
     return rstd * (g - row_mean(g) - x_hat * row_mean(g * x_hat) * D / max(D - 1, 1))
 
 
-@_wrong_dx(
-    "eps outside the root",
-    "where eps stands: sqrt(var + eps), not sqrt(var) + eps",
-    seen_in_public=True,
-)
+@_wrong_dx("eps outside the root", "where eps stands: sqrt(var + eps), not sqrt(var) + eps")
 def eps_outside_root(dy, g, x_hat, rstd, gamma, eps=1e-5):
     std = np.sqrt(np.maximum(1 / rstd**2 - eps, 0))
     return (g - row_mean(g) - x_hat * row_mean(g * x_hat)) / (std + eps)
@@ -155,11 +147,7 @@ def dgamma_without_x_hat(dy, cache):
     return dx, dbeta, dbeta
 
 
-@_exhibit(
-    "dbeta averaged",
-    "that the loss is a sum over rows: nothing divides by their number",
-    seen_in_public=True,
-)
+@_exhibit("dbeta averaged", "that the loss is a sum over rows: nothing divides by their number")
 def dbeta_averaged(dy, cache):
     dx, dgamma, dbeta = layer_norm_backward(dy, cache)
     return dx, dgamma, dbeta * dbeta.size / dy.size
