@@ -89,7 +89,8 @@ def story():
         "What does it cost?",
         "How few operations?",
     )
-    for number, (ax, question) in enumerate(zip(axes.flat, questions), start=1):
+    lessons = 1, 2, 3, 4, 6, 8  # of the main road
+    for number, ax, question in zip(lessons, axes.flat, questions):
         ax.set_title(f"{number:02} · {question}", fontsize=13)
     return shown
 

@@ -1,6 +1,6 @@
-"""How pytest runs the lessons: 00 to 04 with Python and NumPy alone, 06 as far as CuPy is there.
+"""How pytest runs the lessons: 00 to 05 with Python and NumPy alone, 09 as far as CuPy is there.
 
-The kernels of lessons 00 to 04 and of their solutions start with tests/bare/sitecustomize.py, which
+The kernels of lessons 00 to 05 and of their solutions start with tests/bare/sitecustomize.py, which
 hides CuPy, compilers, the debugger and processes: so these lessons can also run in a browser.
 """
 
@@ -42,10 +42,10 @@ def run_unseen(kernel, code):
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_runtest_setup(item):
-    """Start the kernel of a lesson, up to 04 in its bare environment."""
+    """Start the kernel of a lesson, up to 05 in its bare environment."""
     if item.parent.kernel is not None:
         return (yield)
-    bare = item.path.name < "05"
+    bare = item.path.name < "06"
     with pytest.MonkeyPatch.context() as environment:
         if bare:
             paths = [str(BARE), *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))]
@@ -61,12 +61,12 @@ def pytest_runtest_setup(item):
 
 
 def pytest_collection_modifyitems(items):
-    """Without CuPy, skip lesson 06 from the first cell that asks NVIDIA's compiler."""
+    """Without CuPy, skip lesson 09 from the first cell that asks NVIDIA's compiler."""
     if importlib.util.find_spec("cupy"):
         return
     found = False
     for item in items:
-        if item.path == HERE / "06_fused_gpu_kernel.ipynb":
+        if item.path == HERE / "09_kernel_speed.ipynb":
             found |= "gpu.occupancy(" in item.cell.source or "gpu.compile(" in item.cell.source
             if found:
                 item.add_marker(pytest.mark.skip(reason="needs CuPy and NVIDIA's compiler"))

@@ -10,7 +10,6 @@ from wrong_answers.kernels import WRONG
 from lnlib import gpu
 from lnlib.exercises import EXERCISES, check
 from lnlib.exercises.kernels import in_other_words, launch
-from lnlib.gpu import emulator
 
 SOLUTIONS = Path(__file__).parent.parent / "notebooks" / "solutions"
 CELLS = [
@@ -45,14 +44,13 @@ def changed(name, *changes):
     return function(name, source)
 
 
-def said(verdict):
-    return " ".join(repr(verdict).split())
+def assert_verdict(verdict, status, words=""):
+    assert verdict.status == status and words in " ".join(repr(verdict).split()), verdict
 
 
 @pytest.mark.parametrize("name, old, new, words", WRONG)
 def test_wrong_kernel_is_diagnosed(name, old, new, words):
-    verdict = check(changed(name, (old, new)))
-    assert verdict.status == "wrong" and words in said(verdict), verdict
+    assert_verdict(check(changed(name, (old, new))), "wrong", words)
 
 
 NORMALISE, SUM, ADD = "normalise_in_a_warp", "sum_with_barriers", "add_while_loading"
@@ -102,26 +100,24 @@ OTHER_RIGHT_KERNELS = [
 
 @pytest.mark.parametrize("name, changes", [(one[0], one[1:]) for one in OTHER_RIGHT_KERNELS])
 def test_other_right_kernels(name, changes):
-    verdict = check(changed(name, *changes))
-    assert verdict.status == "right", verdict
+    assert_verdict(check(changed(name, *changes)), "right")
 
 
-@pytest.mark.parametrize(
-    "name, old, new, words",
-    [
-        (NORMALISE, "xc * xc", "xc ** 2", "line 11, const float var = sum_of_lanes(xc ** 2) / 32;"),
-        (NORMALISE, "0xffffffff, value", "value, 0xffffffff", "with the mask first"),
-        (NORMALISE, "value, bits);", "value, bits;", "with 7 ( and 6 ): one is missing"),
-        (NORMALISE, "__device__ float sum", "float sum", "sum_of_lanes has no __device__ in front"),
-        (NORMALISE, "__device__ float n", "__global__ float n", "normalise is __global__"),
-        (NORMALISE, "float normalise(", "float normalize(", "without the function normalise"),
-        (NORMALISE, "(int bits", "(bits", "line 3, for (bits = 1; bits < 32; bits *= 2): bits is "),
-        (ADD, "load<THREADS>(a,", "load(a,", "as in load<THREADS>(...)"),
-    ],
-)
+NOT_COMPILED = [
+    (NORMALISE, "xc * xc", "xc ** 2", "line 11, const float var = sum_of_lanes(xc ** 2) / 32;"),
+    (NORMALISE, "0xffffffff, value", "value, 0xffffffff", "with the mask first"),
+    (NORMALISE, "value, bits);", "value, bits;", "with 7 ( and 6 ): one is missing"),
+    (NORMALISE, "__device__ float sum", "float sum", "sum_of_lanes has no __device__ in front"),
+    (NORMALISE, "__device__ float n", "__global__ float n", "normalise is __global__, a kernel"),
+    (NORMALISE, "float normalise(", "float normalize(", "a text without the function normalise"),
+    (NORMALISE, "(int bits", "(bits", "line 3, for (bits = 1; bits < 32; bits *= 2): bits is "),
+    (ADD, "load<THREADS>(a,", "load(a,", "as in load<THREADS>(...)"),
+]
+
+
+@pytest.mark.parametrize("name, old, new, words", NOT_COMPILED)
 def test_what_does_not_compile_is_told_with_its_line(name, old, new, words):
-    verdict = check(changed(name, (old, new)))
-    assert verdict.status == "wrong" and words in said(verdict), verdict
+    assert_verdict(check(changed(name, (old, new))), "wrong", words)
 
 
 @pytest.mark.parametrize(
@@ -178,40 +174,38 @@ def test_words_of_two_compilers(message, words):
     ],
 )
 def test_what_right_numbers_hide(name, old, new, words):
-    verdict = check(changed(name, (old, new)))
-    assert verdict.status == "wrong" and words in said(verdict), verdict
+    assert_verdict(check(changed(name, (old, new))), "wrong", words)
 
 
 def test_what_the_emulator_does_not_know_is_not_checked():
     verdict = check(changed(NORMALISE, ("return xc", "return 0 * tex1Dfetch<float>(0, 1) + xc")))
-    assert verdict.status == "not checked" and "does not know tex1Dfetch" in said(verdict)
+    assert_verdict(verdict, "not checked", "does not know tex1Dfetch")
 
 
 @pytest.mark.parametrize("name", [NORMALISE, SUM, ADD])
 def test_without_a_compiler_it_is_not_checked(name, monkeypatch):
-    monkeypatch.setattr(emulator, "available", lambda: False)
-    monkeypatch.setattr(emulator, "status", lambda: "no compiler: install g++")
-    verdict = check(changed(name))
-    assert verdict.status == "not checked" and "install g++" in repr(verdict)
-    assert check(answer(name, "// your turn")).status == "not done yet"
-    assert check(answer(name, "something else")).status == "wrong"
+    monkeypatch.setattr(gpu, "emulator_available", lambda: False)
+    monkeypatch.setattr(gpu, "emulator_status", lambda: "no compiler: install g++")
+    assert_verdict(check(changed(name)), "not checked", "install g++")
+    assert_verdict(check(answer(name, "// your turn")), "not done yet")
+    assert_verdict(check(answer(name, "something else")), "wrong")
 
 
-@pytest.mark.parametrize(
-    "body, words",
-    [
-        ("for (;;) __syncwarp();", "it seems to run forever"),
-        ("__syncthreads(); return *(volatile float *)0;", ""),
-        (
-            "if (value > 0.7f) __syncthreads(); __syncwarp(); return value;",
-            "It fails in the emulator: block 0",
-        ),
-    ],
-)
+ACTS = [
+    ("for (;;) __syncwarp();", "it seems to run forever"),
+    ("__syncthreads(); return *(volatile float *)0;", ""),
+    (
+        "if (value > 0.7f) __syncthreads(); __syncwarp(); return value;",
+        "It fails in the emulator: block 0",
+    ),
+]
+
+
+@pytest.mark.parametrize("body, words", ACTS)
 def test_what_the_emulator_says_reaches_the_learner(body, words):
     source = f"__device__ float normalise(float value, float eps) {{\n{body}\n}}"
     verdict = check(answer(NORMALISE, source))
-    assert verdict.status == "wrong" and words in said(verdict), verdict
+    assert_verdict(verdict, "wrong", words)
     assert "/" not in repr(verdict) and "\n\n" not in repr(verdict)
 
 

@@ -6,7 +6,6 @@ import numpy as np
 
 from .. import gpu
 from ..checker import BadResult, NotChecked
-from ..gpu import emulator
 
 ORDERS = "forward", "reverse", 1  # a kernel must not care who comes first
 
@@ -78,14 +77,14 @@ def source_of(text, name):
     code = code_of(text)
     if not re.search(rf"\b{name}\s*\(", code):
         raise BadResult(f"returns a text without the function {name}")
-    if problem := not re.search(r"#\s*(if|define)", code) and _problem(code):  # those may hide it
-        raise BadResult(f"returns a text {problem}")
-    if not emulator.available():
-        raise NotChecked(emulator.status())
+    if not re.search(r"#\s*(if|define)", code) and (fault := _fault(code)):  # those may hide it
+        raise BadResult(f"returns a text {fault}")
+    if not gpu.emulator_available():
+        raise NotChecked(gpu.emulator_status())
     return text
 
 
-def _problem(code):
+def _fault(code):
     """Say what is wrong with parentheses and with the heads of functions, or return None."""
     for left, right in "{}", "()", "[]":
         opened, closed = code.count(left), code.count(right)
@@ -129,23 +128,21 @@ def launch(pieces, kernel, blocks, threads, inputs, outputs, numbers, counts=Non
     """
     before, yours, after = pieces
     source = f'{before}\n#line 1 "your source"\n{yours}\n#line 1 "the check"\n{after}\n'
+    empty = {name: np.full(shape, np.nan, np.float32) for name, shape in outputs.items()}
+    given = gpu.Launch(source, kernel, blocks, threads, inputs | empty | numbers)
     for order in ORDERS:
-        results = {k: np.full(shape, np.nan, np.float32) for k, shape in outputs.items()}
         traffic = {}
-        try:
-            emulator.run(
-                order, source, traffic, kernel, blocks, threads, 0, inputs, results, numbers,
-                seconds=30,  # enough for all that ever returns
-            )  # fmt: skip
+        try:  # 30 seconds are enough for all that ever returns
+            left = gpu.emulate(given, order, traffic, seconds=30)
         except gpu.EmulationError as error:
             message = in_other_words(str(error), kernel, yours)
             more = [f". {hint}" for words, hint in hints.items() if re.search(words, message)]
             raise BadResult(message + "".join(more[:1])) from None
         except gpu.Unsupported as error:
             raise NotChecked(f"It may be right: this check cannot tell, as {error}.") from None
-        if counts is not None:
-            counts.update(traffic)
-    return results
+    if counts is not None:
+        counts.update(traffic)
+    return {name: left[name] for name in outputs}
 
 
 def in_other_words(message, kernel, source):
@@ -154,7 +151,7 @@ def in_other_words(message, kernel, source):
     Parameters
     ----------
     message : str
-        The message of an EmulationError.
+        Of an EmulationError.
     kernel, source : str
         The name that the message begins with, and what the learner wrote.
     """
@@ -167,9 +164,8 @@ def in_other_words(message, kernel, source):
         if re.search(pattern, line)
     ]
     if "does not compile" not in message:
-        message = message.replace(f"{kernel}: ", "fails in the emulator: ", 1).removeprefix(
-            f"{kernel} "
-        )
+        message = message.replace(f"{kernel}: ", "fails in the emulator: ", 1)
+        message = message.removeprefix(f"{kernel} ")
         return f"{message}. And {hints[0]}" if hints else message
     place = re.search(r"your source:(\d+): error: (.*)", message)
     if hints or not place:

@@ -8,7 +8,7 @@ html_title = project
 author = copyright = "the authors of the course"
 extensions = ["myst_nb", "sphinx_external_toc"]
 external_toc_path = str(Path(__file__).with_name("toc.yml"))
-exclude_patterns = ["book", "slides", "**/.ipynb_checkpoints"]
+exclude_patterns = ["book", "lite", "slides", "**/.ipynb_checkpoints", "**/node_modules"]
 
 nb_execution_mode = "off"  # the notebooks are stored with their outputs, and tested
 myst_enable_extensions = ["dollarmath", "amsmath"]
@@ -25,5 +25,16 @@ html_theme_options = {
 if repository := os.environ.get("GITHUB_REPOSITORY"):  # where GitHub's workflow builds the book
     html_theme_options |= {
         "repository_url": f"https://github.com/{repository}",
+        "repository_branch": "main",
+        "path_to_docs": "notebooks",
         "use_repository_button": True,
+        "launch_buttons": {
+            "notebook_interface": "jupyterlab",
+            "binderhub_url": "https://mybinder.org",
+            "colab_url": "https://colab.research.google.com",
+            # Where the workflow publishes notebooks/lite: beside the book.
+            "jupyterlite_url": "https://{}.github.io/{}/lite/lab/index.html".format(
+                *repository.split("/")
+            ),
+        },
     }

@@ -1,0 +1,69 @@
+"""How long a page takes: python tests/tools/minutes.py [--help] [page ...].
+
+One formula for all pages. Reading is what stands before the exercises (where the exercises are the
+lesson, before "Check yourself"): 180 words a minute, 20 seconds for a code cell, 30 for a question
+marked *Predict*. With the exercises, the minutes that stand in their heads are added. Without
+pages: all lessons.
+"""
+
+import argparse
+import re
+from pathlib import Path
+from typing import NamedTuple
+
+import nbformat
+from execute_notebooks import NAVIGATION, lessons
+
+WORDS_A_MINUTE, SECONDS_A_CELL, SECONDS_A_PREDICT = 180, 20, 30
+
+
+class Size(NamedTuple):
+    """The size of a page: words, code cells and questions before its exercises, and minutes."""
+
+    words: int
+    cells: int
+    predicts: int
+    exercises: int  # minutes that stand in the heads of the exercises
+
+    @property
+    def reading(self):
+        """Minutes to read, without the exercises."""
+        seconds = self.cells * SECONDS_A_CELL + self.predicts * SECONDS_A_PREDICT
+        return round(self.words / WORDS_A_MINUTE + seconds / 60)
+
+
+def words(text):
+    """Count the words of a Markdown text: code and formulas as they are spaced, no addresses."""
+    text = re.sub(r"\]\([^)\s]*\)|</?[a-z][^>]*>|[|>#*]", " ", text)
+    return len(re.findall(r"\S*[\w$]\S*", text))
+
+
+def size(path):
+    """Measure one page."""
+    cells = [c for c in nbformat.read(path, as_version=4).cells if c.id not in NAVIGATION]
+    text = "\n".join(cell.source for cell in cells if cell.cell_type == "markdown")
+    end = "## Exercises" if "\n## Exercises\n" in text else "## Check yourself"
+    last = next(k for k, cell in enumerate(cells) if cell.source.startswith(end))
+    read = "\n".join(cell.source for cell in cells[:last] if cell.cell_type == "markdown")
+    code = sum(cell.cell_type == "code" for cell in cells[:last])
+    exercises = map(int, re.findall(r"^●\S* · (\d+) minutes", text, flags=re.M))
+    return Size(words(read), code, read.count("**Predict.**"), sum(exercises))
+
+
+def main():
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("pages", nargs="*", type=Path, metavar="page")
+    pages = parser.parse_args().pages or lessons()
+    print(f"{'':28} words  code cells  Predicts  minutes  with exercises")
+    for path in pages:
+        page = size(path)
+        print(
+            f"{path.stem:28} {page.words:5} {page.cells:11} {page.predicts:9} {page.reading:8} "
+            f"{page.reading + page.exercises:15}"
+        )
+
+
+if __name__ == "__main__":
+    main()
