@@ -54,6 +54,8 @@ def test_wrong_kernel_is_diagnosed(name, old, new, words):
 
 
 NORMALISE, SUM, ADD = "normalise_in_a_warp", "sum_with_barriers", "add_while_loading"
+FORWARD, BACKWARD = "rms_forward_kernel", "rms_backward_kernel"
+LONG_START = "const long long start = (long long)blockIdx.x * vectors;"
 READ = "    __syncthreads();  // all have read it, and the slots may be filled again\n"
 OTHER_RIGHT_KERNELS = [
     (  # at column 0, a brace in a comment and in a string, CUDA's own words
@@ -85,6 +87,8 @@ OTHER_RIGHT_KERNELS = [
         ),
         ("+= other[v].at[j]", "+= i < vectors ? other[v].at[j] : 0.0f"),
     ),
+    (FORWARD, (LONG_START, "const size_t start = static_cast<size_t>(blockIdx.x) * vectors;")),
+    (BACKWARD, ("long long n = blockIdx.x;", "int n = blockIdx.x;"), ("n * v", "(long long)n * v")),
     (  # start in a long long, and a remainder of it in a bool
         ADD,
         ("const int i =", "const bool odd = start % 2; const long long i = odd * 0 + start +"),
@@ -133,42 +137,44 @@ def test_what_does_not_compile_is_told_with_its_line(name, old, new, words):
 def test_lines_that_are_never_right(line, words):
     text = in_other_words("k does not compile: your source:2: error: ...", "k", f"int f()\n{line}")
     assert text == f"does not compile: line 2, {line}: " + text.split(": ")[-1] and words in text
-    for fine in "#pragma unroll", "__syncthreads();", "a[i] **p;", "# define TWO 2", "int xor = 1;":
+    fine_lines = "#pragma unroll|__syncthreads();|a[i] **p;|# define TWO 2|int xor = 1;"
+    for fine in fine_lines.split("|"):
         assert in_other_words("k: stopped", "k", fine) == "fails in the emulator: stopped"
 
 
-TWO_COMPILERS = {  # what g++ and clang++ say: what a learner reads
-    (
-        "‘bits’ was not declared in this scope",
-        "use of undeclared identifier 'bits'; did you mean 'bit'?",
-    ): "bits is not declared",
-    (
-        "there are no arguments to ‘bits’ that depend on a template parameter, so",
-        "use of undeclared identifier 'bits'",
-    ): "bits is not declared",
-    (
-        "expected ‘,’ or ‘;’ before ‘return’", "expected ';' at end of declaration",
-    ): "a semicolon is missing",
-    (
-        "assignment of read-only variable ‘xc’",
-        "cannot assign to variable 'xc' with const-qualified type 'const float'",
-    ): "it is const",
-    (
-        "no matching function for call to ‘load(const Vector<4>*&, long long int&)’",
-        "no matching function for call to 'load'",
-    ): "load does not take these arguments",
-    (
-        "no match for ‘operator+=’ (operand types are ‘Vector<4>’ and ‘Vector<4>’)",
-        "no viable overloaded '+='",
-    ): "a vector is no number",
-}  # fmt: skip
+@pytest.mark.parametrize(
+    "message, words",
+    [
+        ("‘bits’ was not declared in this scope", "bits is not declared"),
+        ("use of undeclared identifier 'bits'; did you mean 'bit'?", "bits is not declared"),
+        ("there are no arguments to ‘bits’ that depend on a template", "bits is not declared"),
+        ("expected ‘,’ or ‘;’ before ‘return’", "a semicolon is missing"),
+        ("expected ';' at end of declaration", "a semicolon is missing"),
+        ("assignment of read-only variable ‘xc’", "it is const"),
+        ("cannot assign to variable 'xc' with const-qualified type", "it is const"),
+        ("no matching function for call to ‘load(const Vector<4>*&)’", "load does not take these"),
+        ("no matching function for call to 'load'", "load does not take these"),
+        ("no match for ‘operator+=’ (types are ‘Vector<4>’ and ‘float’)", "a vector is no number"),
+        ("no viable overloaded '+='", "a vector is no number"),
+    ],
+)
+def test_words_of_two_compilers(message, words):
+    text = f"k does not compile: your source:1: error: {message}"
+    assert words in in_other_words(text, "k", "x ^ 2")
 
 
-@pytest.mark.parametrize("messages", TWO_COMPILERS)
-def test_words_of_two_compilers(messages):
-    for message in messages:
-        text = f"k does not compile: your source:1: error: {message}"
-        assert TWO_COMPILERS[messages] in in_other_words(text, "k", "x ^ 2")
+@pytest.mark.parametrize(
+    "name, old, new, words",
+    [
+        (FORWARD, LONG_START, "const int start = blockIdx.x * vectors;", "needs a long long"),
+        (FORWARD, "reciprocal_std(ms, eps)", "1.0f / sqrtf(ms + eps)", "come out finite and wrong"),
+        (FORWARD, "reciprocal_std(ms, eps)", "1.0f / (sqrtf(ms) + eps)", "eps is outside the root"),
+        (BACKWARD, "long long n = blockIdx.x;", "int n = blockIdx.x;", "n * vectors needs a long"),
+        (BACKWARD, "total[v] = Vector<WIDTH>();", ";", "adds to total, which never got a value"),
+    ],
+)
+def test_what_right_numbers_hide(name, old, new, words):
+    assert_verdict(check(changed(name, (old, new))), "wrong", words)
 
 
 def test_what_the_emulator_does_not_know_is_not_checked():

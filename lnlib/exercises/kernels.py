@@ -5,8 +5,7 @@ import re
 import numpy as np
 
 from .. import gpu
-from .checker import NotChecked
-from .compare import BadResult
+from ..checker import BadResult, NotChecked
 
 ORDERS = "forward", "reverse", 1  # a kernel must not care who comes first
 
@@ -99,9 +98,6 @@ def _fault(code):
             return f"in which {name[1]} has no __device__ in front"
         if name and "__global__" in head and not re.search(r"\bvoid\b", head):
             return f"in which {name[1]} is __global__, a kernel: what threads call is __device__"
-
-
-UNFILLED = "only NaN: nobody writes it, or what += adds to, and registers, never got a value."
 
 
 def launch(pieces, kernel, blocks, threads, inputs, outputs, numbers, counts=None, hints=OUTSIDE):
