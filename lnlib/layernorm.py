@@ -74,8 +74,8 @@ def layer_norm_forward(x, gamma, beta, eps=1e-5):
     x, eps, scale = _rescale(x.astype(gamma.dtype, copy=False), eps)  # (..., D), (..., 1) twice
     xc = x - x.mean(axis=-1, keepdims=True)  # (..., D)
     xc -= xc.mean(axis=-1, keepdims=True)  # the first mean was rounded: take away the rest
-    var = np.mean(xc * xc, axis=-1, keepdims=True)  # (..., 1)
-    rstd = 1 / np.sqrt(var + eps)  # (..., 1)
+    rstd = 1 / np.sqrt(_mean_of_product(xc, xc) + eps)  # (..., 1)
+    rstd = rstd.astype(x.dtype, copy=False)
     x_hat = xc * rstd  # (..., D)
     y = gamma * x_hat  # (..., D)
     y += beta
@@ -112,7 +112,8 @@ def layer_norm_backward(dy, cache):
     x_hat, rstd, gamma = cache
     g = _scaled(gamma, dy)  # (..., D), the gradient of x_hat, less a constant
     g -= g.mean(axis=-1, keepdims=True)  # what moves the mean
-    g -= x_hat * np.mean(g * x_hat, axis=-1, keepdims=True)  # what moves the variance
+    along = _mean_of_product(g, x_hat).astype(g.dtype, copy=False)  # (..., 1)
+    g -= x_hat * along  # what moves the variance
     dx = rstd * g  # (..., D)
     rows = tuple(range(dy.ndim - 1))
     wide = np.result_type(x_hat, dy, np.float64)
@@ -133,22 +134,22 @@ def layer_norm_backward_staged(dy, x, gamma, eps=1e-5):
     # forward: x -> xc -> var -> std -> rstd -> x_hat -> y
     xc = x - x.mean(axis=-1, keepdims=True)  # (..., D)
     xc -= xc.mean(axis=-1, keepdims=True)
-    std = np.sqrt(np.mean(xc * xc, axis=-1, keepdims=True) + eps)  # (..., 1)
-    rstd = 1 / std  # (..., 1)
+    wide = np.result_type(xc, np.float64)
+    std = np.sqrt(np.mean(xc * xc, axis=-1, keepdims=True, dtype=wide) + eps)  # (..., 1)
+    rstd = (1 / std).astype(xc.dtype, copy=False)  # (..., 1)
     x_hat = xc * rstd  # (..., D)
     dy, dtype = check_backward(dy, LayerNormCache(x_hat, rstd, gamma), LayerNormCache)
     # backward: the same nodes, from the last to the first
     D = x.shape[-1]
-    rows = tuple(range(x.ndim - 1))
-    wide = np.result_type(x_hat, dy, np.float64)
+    rows, wide = tuple(range(x.ndim - 1)), np.result_type(x_hat, dy, np.float64)
     dbeta = np.sum(dy, axis=rows, dtype=wide)  # (D,)     y = gamma * x_hat + beta
     dgamma = np.sum(dy * x_hat, axis=rows, dtype=wide)  # (D,)
     dx_hat = _scaled(gamma, dy)  # (..., D), less a constant: x_hat sums to 0, it moves nothing
     dxc = dx_hat * rstd  # (..., D)     x_hat = xc * rstd, the direct way
-    drstd = np.sum(dx_hat * xc, axis=-1, keepdims=True)  # (..., 1)     and through rstd
+    drstd = np.sum(dx_hat * xc, axis=-1, keepdims=True, dtype=wide)  # (..., 1)     through rstd
     dstd = -drstd * rstd * rstd  # (..., 1)     rstd = 1 / std
     dvar = dstd * rstd / 2  # (..., 1)     std = sqrt(var + eps)
-    dxc += 2 * xc * dvar / D  # (..., D)     var = mean(xc ** 2)
+    dxc += 2 * xc * (dvar / D)  # (..., D)     var = mean(xc ** 2)
     dmean = -np.sum(dxc, axis=-1, keepdims=True)  # (..., 1)     xc = x - mean, through mean
     dx = (dxc + dmean / D) / scale  # (..., D)     mean = sum(x) / D
     return tuple(d.astype(dtype, copy=False) for d in (dx, dgamma, dbeta))
@@ -164,6 +165,15 @@ def _scaled(gamma, dy):
     g = gamma * (dy - mean)  # (..., D)
     g += mean * (gamma - gamma.mean())
     return g
+
+
+def _mean_of_product(a, b):
+    """Return the mean of each row of a * b, (..., 1), in float64.
+
+    In float32 one large term would take digits from all that are added to it.
+    """
+    wide = np.result_type(a, b, np.float64)
+    return np.mean(a * b, axis=-1, keepdims=True, dtype=wide)
 
 
 def _rescale(x, eps):

@@ -147,6 +147,28 @@ __device__ void store(
     }
 }
 
+// The sum of a vector's numbers: the two halves are added, then the halves of that, ... The fewer
+// additions a large number goes through, the fewer digits it takes from the others.
+template <int WIDTH>
+__device__ float sum(Vector<WIDTH> terms)
+{
+#pragma unroll
+    for (int half = WIDTH / 2; half > 0; half /= 2)
+#pragma unroll
+        for (int j = 0; j < half; j++)
+            terms.at[j] += terms.at[j + half];
+    return terms.at[0];
+}
+
+template <int WIDTH>
+__device__ Vector<WIDTH> product(Vector<WIDTH> a, Vector<WIDTH> b)
+{
+#pragma unroll
+    for (int j = 0; j < WIDTH; j++)
+        a.at[j] *= b.at[j];
+    return a;
+}
+
 // The sum of what this thread holds of the row.
 template <int VECTORS, int WIDTH>
 __device__ float sum(const Vector<WIDTH> (&row)[VECTORS])
@@ -154,9 +176,7 @@ __device__ float sum(const Vector<WIDTH> (&row)[VECTORS])
     float total = 0;
 #pragma unroll
     for (int v = 0; v < VECTORS; v++)
-#pragma unroll
-        for (int j = 0; j < WIDTH; j++)
-            total += row[v].at[j];
+        total += sum(row[v]);
     return total;
 }
 
@@ -166,9 +186,7 @@ __device__ float sum_of_squares(const Vector<WIDTH> (&row)[VECTORS])
     float total = 0;
 #pragma unroll
     for (int v = 0; v < VECTORS; v++)
-#pragma unroll
-        for (int j = 0; j < WIDTH; j++)
-            total += row[v].at[j] * row[v].at[j];
+        total += sum(product(row[v], row[v]));
     return total;
 }
 
@@ -343,9 +361,7 @@ __device__ void write_dx(
     float2 sums = make_float2(0, 0);  // of g and of g * x_hat
 #pragma unroll
     for (int v = 0; v < VECTORS; v++)
-#pragma unroll
-        for (int j = 0; j < WIDTH; j++)
-            sums = sums + make_float2(g[v].at[j], g[v].at[j] * x_hat[v].at[j]);
+        sums = sums + make_float2(sum(g[v]), sum(product(g[v], x_hat[v])));
     sums = block_sum<THREADS>(sums, 0);
     const float rest = sums.x * one_over_D, mean_gx = sums.y * one_over_D;
 #pragma unroll
