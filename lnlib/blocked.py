@@ -239,6 +239,8 @@ def _column_sums(weights, a):
     """Return weights @ a, (k, n) by (n, D), as float64: (k, D)."""
     whole, shape = len(a) // RUN * RUN, (len(weights), a.shape[1])
     per_run = weights[:, :whole].reshape(len(weights), -1, RUN).swapaxes(0, 1)
-    runs = (per_run @ a[:whole].reshape(-1, RUN, a.shape[1])).reshape(-1, weights.shape[0] * shape[1])
+    runs = (per_run @ a[:whole].reshape(-1, RUN, a.shape[1])).reshape(
+        -1, weights.shape[0] * shape[1]
+    )
     rest = np.einsum("kn,nd->kd", weights[:, whole:], a[whole:]).astype(np.float64)
     return rest + (np.ones(len(runs)) @ runs.astype(np.float64)).reshape(shape)

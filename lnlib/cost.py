@@ -90,10 +90,11 @@ def cost(variant, direction, N, D, dtype=np.float32, *, out=False, elides=True):
         rows = blocked.rows_per_block(N, D)
         doubles = 8 // itemsize  # values in the bytes of a float64, which sums are added up in
         if direction == "forward":  # a buffer, gamma and beta and copies, numbers per row
-            values += rows * D + 4 * D + 3 * N + 13 * rows // 2
-        else:  # buffers, runs of rows, sums
-            values += 3 * rows * D + rows // blocked.RUN * (1 + doubles) * D
-            values += (5 * doubles + 3) * D + 7 * rows
+            values += rows * D + 4 * D + 3 * N + 7 * doubles * rows
+        else:  # buffers, sums; two sums of each run of rows, or numbers per row, of which few stay
+            runs = rows // blocked.RUN * 2 * (1 + doubles) * D
+            values += 3 * rows * D + (5 * doubles + 3) * D
+            values += max(runs + 7 * rows, 15 * doubles * rows // 2)
     return Cost(flops * N * D, moved * N * D * itemsize, values * itemsize)
 
 

@@ -25,11 +25,10 @@ def oracle(dy, x, gamma, beta, eps=1e-5):
 def promised(dy, x, gamma, beta, eps=1e-5):
     """Return y, dx, dgamma, dbeta, and the four scales to which the promise is relative.
 
-    In long double, where that is wider than float64.
+    In float64, of float32 input.
     """
-    eps = np.longdouble(x.dtype.type(eps))
-    wide = (a.astype(np.longdouble) for a in (dy, x, gamma, beta))
-    return _layer(*wide, eps, np.sqrt)
+    eps = float(x.dtype.type(eps))
+    return _layer(*(a.astype(np.float64) for a in (dy, x, gamma, beta)), eps, np.sqrt)
 
 
 def _layer(dy, x, gamma, beta, eps, root):
@@ -39,7 +38,7 @@ def _layer(dy, x, gamma, beta, eps, root):
     def largest(a):
         return np.abs(a).max(axis=-1, keepdims=True)
 
-    xc = x - x[:, :1]  # (N, D), exact, and small
+    xc = x - x[:, :1]  # (N, D), with no offset, however large that of x
     xc = xc - mean(xc)
     rstd = 1 / root(mean(xc * xc) + eps)  # (N, 1)
     x_hat = xc * rstd
@@ -73,4 +72,4 @@ def fractions(got, dy, x, gamma, beta, eps=1e-5):
             np.where(value == truth, 0, np.abs(value - truth) / scale)
             for value, truth, scale in zip(got, *promised(dy, x, gamma, beta, eps))
         ]
-    return [e.max(axis=-1).astype(np.float64) for e in errors]
+    return [e.max(axis=-1) for e in errors]

@@ -41,8 +41,7 @@ def _staged(dy, x, gamma, beta):
 
 
 def _in_blocks(dy, x, gamma, beta):
-    small, blocked.SMALL = (blocked.SMALL, blocked.FEW), 0
-    blocked.FEW = 0
+    small, (blocked.SMALL, blocked.FEW) = (blocked.SMALL, blocked.FEW), (0, 0)
     try:
         return _passes(blocked.layer_norm_forward, blocked.layer_norm_backward)(dy, x, gamma, beta)
     finally:
@@ -67,7 +66,9 @@ def signs(D, rng):
 
 def outlier(D, rng):
     """Equal sizes, and one entry with a tenth to nearly all of the spread."""
-    return signs(D, rng) * np.where(np.arange(D) == rng.integers(D), rng.uniform(0.3, 9) * D**0.5, 1)
+    x = signs(D, rng)
+    x[rng.integers(D)] *= rng.uniform(0.3, 9) * D**0.5
+    return x
 
 
 def one_sign(D, rng):
@@ -104,7 +105,7 @@ STARTS = signs, outlier, one_sign, normal, sorted_normal, powers, one_hot
 
 
 def _change(row, rng):
-    """Return a row with some entries a little different, one much different, or all in new order."""
+    """Return a row with some entries changed a little, one changed much, or all in a new order."""
     D, row = len(row), row.copy()
     some = rng.integers(D, size=rng.integers(1, 2 + D // 4))
     kind = rng.integers(8)
@@ -162,6 +163,7 @@ def _score(layer, arrays, target):
 def climb(layer, target, D, start, rng, steps=STEPS):
     """Return the largest fraction found on one climb, and its dy, x, gamma and beta."""
     gamma, beta = (np.ones(D), np.zeros(D)) if rng.random() < 0.5 else rng.uniform(0.5, 2, (2, D))
+    gamma[0] *= rng.choice([1, 1, 10])  # the kernel centres by the first
     count = max(2, min(ROWS, VALUES // D))
     single = target < 2  # y and dx of a row are its own, a sum is of many rows
     rows = [start(D, rng) + rng.choice([0, 0, 10 ** rng.uniform(-1, 7)]) for _ in range(count)]
@@ -219,7 +221,8 @@ def search(layer, seconds=np.inf, climbs=None, seed=0, lengths=LENGTHS, tell=Non
         if fraction > worst[NAMES[target]][0]:
             worst[NAMES[target]] = fraction, arrays
             if tell:
-                tell(f"{layer:9} {NAMES[target]:6} {fraction:.2e}  D={D:5} {start.__name__} climb {k}")
+                how = f"D={D:5} {start.__name__} climb {k}"
+                tell(f"{layer:9} {NAMES[target]:6} {fraction:.2e}  {how}")
 
 
 def main():
