@@ -12,6 +12,7 @@ from lnlib import blocked
 from lnlib.gpu import passes
 
 U = 2.0**-24  # a float32 operation is off by at most U of its result
+SECOND_ORDER = 1.01  # covers products of two small numbers
 # OpenBLAS with AVX2 adds a strip up in 32 lanes; what is left of the last 32 one after the other.
 BLAS = blocked.STRIP // 32 + 5 + 31
 
@@ -129,5 +130,5 @@ def bound(layer, dy, x, gamma, beta, eps=1e-5, blas=BLAS):
     if layer == "blocked":
         dx = dx + 3 * U * (k + offset * E)
     scale_dx = largest(a + mean(a) + x_hat * mean(a * x_hat))
-    second_order = 1.01
-    return [second_order * (b / s).max(axis=-1) for b, s in ((y, scale_y), (dx, scale_dx))]
+    with np.errstate(divide="ignore", invalid="ignore"):  # a constant dy has no scale
+        return [SECOND_ORDER * (b / s).max(axis=-1) for b, s in ((y, scale_y), (dx, scale_dx))]
