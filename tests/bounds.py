@@ -70,11 +70,7 @@ def bound(layer, dy, x, gamma, beta, eps=1e-5, blas=BLAS):
     # the layer's own numbers
     if layer == "kernel":
         n = kernel_depth(D)
-        after, N, products = (
-            2,
-            n + 2,
-            n + 3,
-        )  # roundings after a sum; of a mean; of a mean of products
+        after, N, products = 2, n + 2, n + 3  # roundings after a sum, of a mean, of one of products
     elif layer == "blocked":
         n = blas
         after, N, products = 1, n + 1, n + 2
@@ -106,7 +102,7 @@ def bound(layer, dy, x, gamma, beta, eps=1e-5, blas=BLAS):
     k = e_m * mean(np.abs(gamma)) + m_gamma * e_gamma
     own, uneven = 3, U * (top * e_m + m_gamma * e_gamma)
     if layer == "kernel":
-        k = np.abs(m * (gamma[0] - mean(gamma))) + (e_m + 2 * U * m_gamma) * np.abs(gamma[0])
+        k = k + 2 * U * m_gamma * mean(np.abs(gamma))
         own, uneven = 1, U * k
     elif layer == "blocked":
         k = k + np.where(

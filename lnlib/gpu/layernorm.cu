@@ -304,9 +304,9 @@ __global__ void __launch_bounds__(THREADS) forward_looping(
 // ---- Backward: one row --------------------------------------------------------------------------
 // dgamma = sum over rows of dy * x_hat, dbeta = sum over rows of dy, and with g = gamma * dy dx =
 // rstd * (g - mean(g) - x_hat * mean(g * x_hat)). If g has a large mean, rounding leaves a part of
-// it in g - mean(g), as it does in x - mean(x). So g is centred twice, too. The first time a number
-// near its mean is enough, mean(dy) * gamma[0]: where gamma varies, so does g, and the second time
-// finds what is left. It is subtracted before the product gamma * dy is rounded: fmaf(a, b, c) is
+// it in g - mean(g), as it does in x - mean(x). So g is centred twice, too. The first time
+// mean(dy) * mean(gamma) is near enough, and the second time finds what is left. It is subtracted
+// before the product gamma * dy is rounded: fmaf(a, b, c) is
 // a * b + c, rounded once.
 
 // x_hat from x and the three saved numbers of its row.
@@ -348,7 +348,12 @@ __device__ void write_dx(
     __syncwarp();  // in PTX no load of gamma is moved before this: registers would be too few
     const int vectors = D / WIDTH;
     const float one_over_D = 1.0f / D;
-    const float near = block_sum<THREADS>(sum(g), 0) * one_over_D * float(gamma->at[0]);
+    float near = block_sum<THREADS>(sum(g), 0) * one_over_D;
+    float total = 0;  // of gamma, which is loaded twice, to have registers for the rest
+    for (int i = member<THREADS>(); i < vectors; i += THREADS)
+        total += sum(wide(gamma[i]));
+    near *= block_sum<THREADS>(total, 1) * one_over_D;
+    __syncwarp();
     Vector<WIDTH> gain[VECTORS];
     load<THREADS>(gamma, 0, vectors, gain);
 #pragma unroll
@@ -492,13 +497,11 @@ __global__ void __launch_bounds__(THREADS) backward_looping(
     for (long long n = blockIdx.x; n < rows; n += gridDim.x) {
         const Row row = saved(mean, mean_lo, rstd, n);
         const long long start = n * vectors;
-        float total = 0;
-        for (int i = threadIdx.x; i < vectors; i += THREADS) {
-            const Vector<WIDTH> d = wide(dy[start + i]);
-            for (int j = 0; j < WIDTH; j++)
-                total += d.at[j];
-        }
-        const float near = block_sum<THREADS>(total, 0) * one_over_D * float(gamma->at[0]);
+        float2 totals = make_float2(0, 0);  // of dy and of gamma
+        for (int i = threadIdx.x; i < vectors; i += THREADS)
+            totals = totals + make_float2(sum(wide(dy[start + i])), sum(wide(gamma[i])));
+        totals = block_sum<THREADS>(totals, 1);
+        const float near = totals.x * one_over_D * (totals.y * one_over_D);
 
         float2 sums = make_float2(0, 0);
         for (int i = threadIdx.x; i < vectors; i += THREADS) {

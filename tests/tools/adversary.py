@@ -163,7 +163,7 @@ def _score(layer, arrays, target):
 def climb(layer, target, D, start, rng, steps=STEPS):
     """Return the largest fraction found on one climb, and its dy, x, gamma and beta."""
     gamma, beta = (np.ones(D), np.zeros(D)) if rng.random() < 0.5 else rng.uniform(0.5, 2, (2, D))
-    gamma[0] *= rng.choice([1, 1, 10])  # the kernel centres by the first
+    gamma[0] *= rng.choice([1, 1, 10])
     count = max(2, min(ROWS, VALUES // D))
     single = target < 2  # y and dx of a row are its own, a sum is of many rows
     rows = [start(D, rng) + rng.choice([0, 0, 10 ** rng.uniform(-1, 7)]) for _ in range(count)]
