@@ -348,12 +348,12 @@ __device__ void write_dx(
     __syncwarp();  // in PTX no load of gamma is moved before this: registers would be too few
     const int vectors = D / WIDTH;
     const float one_over_D = 1.0f / D;
-    float near = block_sum<THREADS>(sum(g), 0) * one_over_D;
-    float total = 0;  // of gamma, which is loaded twice, to have registers for the rest
+    float2 totals = make_float2(sum(g), 0);  // of dy and of gamma, for which registers are too few
     for (int i = member<THREADS>(); i < vectors; i += THREADS)
-        total += sum(wide(gamma[i]));
-    near *= block_sum<THREADS>(total, 1) * one_over_D;
-    __syncwarp();
+        totals.y += sum(wide(gamma[i]));
+    totals = block_sum<THREADS>(totals, 1);
+    const float near = totals.x * one_over_D * (totals.y * one_over_D);
+    __syncwarp();  // gamma is loaded again
     Vector<WIDTH> gain[VECTORS];
     load<THREADS>(gamma, 0, vectors, gain);
 #pragma unroll
