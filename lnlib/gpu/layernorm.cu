@@ -147,6 +147,28 @@ __device__ void store(
     }
 }
 
+// The sum of a vector's numbers: the two halves are added, then the halves of that, ... The fewer
+// additions a large number goes through, the fewer digits it takes from the others.
+template <int WIDTH>
+__device__ float sum(Vector<WIDTH> terms)
+{
+#pragma unroll
+    for (int half = WIDTH / 2; half > 0; half /= 2)
+#pragma unroll
+        for (int j = 0; j < half; j++)
+            terms.at[j] += terms.at[j + half];
+    return terms.at[0];
+}
+
+template <int WIDTH>
+__device__ Vector<WIDTH> product(Vector<WIDTH> a, Vector<WIDTH> b)
+{
+#pragma unroll
+    for (int j = 0; j < WIDTH; j++)
+        a.at[j] *= b.at[j];
+    return a;
+}
+
 // The sum of what this thread holds of the row.
 template <int VECTORS, int WIDTH>
 __device__ float sum(const Vector<WIDTH> (&row)[VECTORS])
@@ -154,9 +176,7 @@ __device__ float sum(const Vector<WIDTH> (&row)[VECTORS])
     float total = 0;
 #pragma unroll
     for (int v = 0; v < VECTORS; v++)
-#pragma unroll
-        for (int j = 0; j < WIDTH; j++)
-            total += row[v].at[j];
+        total += sum(row[v]);
     return total;
 }
 
@@ -166,9 +186,7 @@ __device__ float sum_of_squares(const Vector<WIDTH> (&row)[VECTORS])
     float total = 0;
 #pragma unroll
     for (int v = 0; v < VECTORS; v++)
-#pragma unroll
-        for (int j = 0; j < WIDTH; j++)
-            total += row[v].at[j] * row[v].at[j];
+        total += sum(product(row[v], row[v]));
     return total;
 }
 
@@ -287,9 +305,9 @@ __global__ void __launch_bounds__(THREADS) forward_looping(
 // ---- Backward: one row --------------------------------------------------------------------------
 // dgamma = sum over rows of dy * x_hat, dbeta = sum over rows of dy, and with g = gamma * dy dx =
 // rstd * (g - mean(g) - x_hat * mean(g * x_hat)). If g has a large mean, rounding leaves a part of
-// it in g - mean(g), as it does in x - mean(x). So g is centred twice, too. The first time a number
-// near its mean is enough, mean(dy) * gamma[0]: where gamma varies, so does g, and the second time
-// finds what is left. It is subtracted before the product gamma * dy is rounded: fmaf(a, b, c) is
+// it in g - mean(g), as it does in x - mean(x). So g is centred twice, too. The first time
+// mean(dy) * mean(gamma) is near enough, and the second time finds what is left. It is subtracted
+// before the product gamma * dy is rounded: fmaf(a, b, c) is
 // a * b + c, rounded once.
 
 // x_hat from x and the three saved numbers of its row.
@@ -331,7 +349,12 @@ __device__ void write_dx(
     __syncwarp();  // in PTX no load of gamma is moved before this: registers would be too few
     const int vectors = D / WIDTH;
     const float one_over_D = 1.0f / D;
-    const float near = block_sum<THREADS>(sum(g), 0) * one_over_D * float(gamma->at[0]);
+    float2 totals = make_float2(sum(g), 0);  // of dy and of gamma, for which registers are too few
+    for (int i = member<THREADS>(); i < vectors; i += THREADS)
+        totals.y += sum(wide(gamma[i]));
+    totals = block_sum<THREADS>(totals, 1);
+    const float near = totals.x * one_over_D * (totals.y * one_over_D);
+    __syncwarp();  // gamma is loaded again
     Vector<WIDTH> gain[VECTORS];
     load<THREADS>(gamma, 0, vectors, gain);
 #pragma unroll
@@ -344,9 +367,7 @@ __device__ void write_dx(
     float2 sums = make_float2(0, 0);  // of g and of g * x_hat
 #pragma unroll
     for (int v = 0; v < VECTORS; v++)
-#pragma unroll
-        for (int j = 0; j < WIDTH; j++)
-            sums = sums + make_float2(g[v].at[j], g[v].at[j] * x_hat[v].at[j]);
+        sums = sums + make_float2(sum(g[v]), sum(product(g[v], x_hat[v])));
     sums = block_sum<THREADS>(sums, 0);
     const float rest = sums.x * one_over_D, mean_gx = sums.y * one_over_D;
 #pragma unroll
@@ -477,13 +498,11 @@ __global__ void __launch_bounds__(THREADS) backward_looping(
     for (long long n = blockIdx.x; n < rows; n += gridDim.x) {
         const Row row = saved(mean, mean_lo, rstd, n);
         const long long start = n * vectors;
-        float total = 0;
-        for (int i = threadIdx.x; i < vectors; i += THREADS) {
-            const Vector<WIDTH> d = wide(dy[start + i]);
-            for (int j = 0; j < WIDTH; j++)
-                total += d.at[j];
-        }
-        const float near = block_sum<THREADS>(total, 0) * one_over_D * float(gamma->at[0]);
+        float2 totals = make_float2(0, 0);  // of dy and of gamma
+        for (int i = threadIdx.x; i < vectors; i += THREADS)
+            totals = totals + make_float2(sum(wide(dy[start + i])), sum(wide(gamma[i])));
+        totals = block_sum<THREADS>(totals, 1);
+        const float near = totals.x * one_over_D * (totals.y * one_over_D);
 
         float2 sums = make_float2(0, 0);
         for (int i = threadIdx.x; i < vectors; i += THREADS) {
