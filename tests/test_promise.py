@@ -4,8 +4,9 @@ import adversary
 import numpy as np
 import pytest
 from bounds import bound
-from lnlib.gpu.emulator import compiler
 from oracle import AT_LARGE, WORST, fractions, oracle, promised
+
+from lnlib.emulator import compiler
 
 needs_compiler = pytest.mark.skipif(compiler() is None, reason="needs a C++ compiler")
 layers = pytest.mark.parametrize(
