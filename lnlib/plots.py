@@ -273,9 +273,8 @@ def log_points(ax, x, y, limits, marker, color, label=None):
     x, y, (low, high) = np.asarray(x), np.nan_to_num(y, nan=np.inf), limits
     inside = (low <= y) & (y <= high)
     ax.loglog(x, np.where(inside, y, np.nan), marker, color=color, label=label)
-    beyond = (("^", high, y > high), ("v", low, (0 < y) & (y < low)), ("x", low, y == 0))
-    for shape, edge, there in beyond:
-        ax.loglog(x[there], 0 * x[there] + edge, shape, color=color, mfc="white", mew=1.5)
+    for shape, there in (("^", y > high), ("v", (0 < y) & (y < low)), ("x", y == 0)):
+        ax.loglog(x[there], np.clip(y, low, high)[there], shape, color=color, mfc="white", mew=1.5)
 
 
 def x_hat_bars(ax, computed, stored, original, title):
