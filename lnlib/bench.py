@@ -5,6 +5,7 @@ disturbs one of them disturbs the others.
 """
 
 import time
+import timeit
 
 import numpy as np
 
@@ -28,31 +29,21 @@ def medians(functions, seconds=1.0):
     dict of str to float
         The median time of one call, in seconds: of the processor, where the system measures it.
     """
-    calls = {}
-    for name, function in functions.items():  # also the warm-up
-        start = clock()
-        function()
-        calls[name] = int(1e-3 / (clock() - start)) + 1  # a millisecond at least
+    timers = {name: timeit.Timer(function, timer=clock) for name, function in functions.items()}
+    # the first call is the warm-up; later ones are repeated for a millisecond at least
+    calls = {name: int(1e-3 / timer.timeit(1)) + 1 for name, timer in timers.items()}
     times = {name: [] for name in functions}
     end = time.perf_counter() + seconds
-    while time.perf_counter() < end or len(times[name]) < 3:
-        for name, function in functions.items():
-            start = clock()
-            for _ in range(calls[name]):
-                function()
-            times[name].append((clock() - start) / calls[name])
+    while time.perf_counter() < end or min(map(len, times.values())) < 3:
+        for name, timer in timers.items():
+            times[name].append(timer.timeit(calls[name]) / calls[name])
     return {name: float(np.median(values)) for name, values in times.items()}
 
 
 def both_passes(forward, backward, arrays):
     """Return a function that runs forward and backward on arrays = (dy, x, gamma, beta)."""
-    dy, x, gamma, beta = arrays
-
-    def run():
-        _, cache = forward(x, gamma, beta)
-        backward(dy, cache)
-
-    return run
+    dy, *of_forward = arrays
+    return lambda: backward(dy, forward(*of_forward)[1])
 
 
 def random_arrays(shape, dtype, seed=0):

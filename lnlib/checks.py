@@ -1,13 +1,8 @@
-"""The checks of arguments that several modules share, and the mean of each row."""
+"""The checks of arguments that several modules share."""
 
 from numbers import Real
 
 import numpy as np
-
-
-def row_mean(a):
-    """Return the mean of each row of a, (..., D), in shape (..., 1)."""
-    return a.mean(axis=-1, keepdims=True)
 
 
 def check_floating(name, value):

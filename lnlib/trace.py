@@ -5,6 +5,7 @@ The arrays of a traced function are of a subclass that writes down what is done 
 """
 
 import functools
+import itertools
 import math
 import re
 import threading
@@ -85,17 +86,17 @@ def traffic(steps, cache_bytes):
     """
     cache, moved = OrderedDict(), 0  # page -> whether it was written, least recently used first
     for step in steps:
-        spans = [(*span, False) for span in step.reads] + [(*span, True) for span in step.writes]
-        operands = [(range(a // PAGE, (a + n - 1) // PAGE + 1), write) for a, n, write in spans]
-        # all operands side by side
-        for k in range(max((len(pages) for pages, _ in operands), default=0)):
-            for pages, write in operands:
-                if k < len(pages):
-                    page = pages[k]
-                    moved += page not in cache and not write
-                    cache[page] = cache.pop(page, False) or write
-                    if len(cache) * PAGE > cache_bytes:
-                        moved += cache.popitem(last=False)[1]
+        spans = step.reads + step.writes
+        pages = [range(start // PAGE, (start + size - 1) // PAGE + 1) for start, size in spans]
+        for beside in itertools.zip_longest(*pages):  # all operands side by side
+            for operand, page in enumerate(beside):
+                if page is None:  # this operand is shorter
+                    continue
+                write = operand >= len(step.reads)
+                moved += page not in cache and not write
+                cache[page] = cache.pop(page, False) or write
+                if len(cache) * PAGE > cache_bytes:
+                    moved += cache.popitem(last=False)[1]
     return (moved + sum(cache.values())) * PAGE
 
 
@@ -109,7 +110,7 @@ class _Traced(np.ndarray):
     def __array_ufunc__(self, ufunc, method, *inputs, **options):
         inputs, options = _as(np.ndarray, inputs), _as(np.ndarray, options)
         result = getattr(ufunc, method)(*inputs, **options)
-        name = ufunc.__name__ + (method != "__call__") * f".{method}"
+        name = ufunc.__name__ if method == "__call__" else f"{ufunc.__name__}.{method}"
         flops = _ufunc_flops(ufunc, method, inputs, options, result)
         reads = inputs, options.get("where")
         _record(name, flops, reads, inputs[0] if method == "at" else result)
@@ -155,16 +156,17 @@ def _watch(name, call, args, kwargs):
 
     It reads its arguments and writes its result, out=, or, if it returns None, its first argument.
     """
-    steps = _steps
-    if steps is None:
+    if _steps is None:
         return call()
-    before = len(steps)
+    before = len(_steps)
     result = call()
-    if len(steps) > before or name in UNWRITTEN:
+    if len(_steps) > before or name in UNWRITTEN:
         return _as(_Traced, result)
-    target = args[:1] if result is None else kwargs.get("out")  # copyto and fill return None
-    reads = list(_arrays((args[result is None :], kwargs | {"out": None})))
-    writes = list(_arrays(result if target is None else target))
+    target = kwargs.get("out")
+    if result is None and args:  # copyto and fill
+        target, *args = args
+    reads = _arrays((args, kwargs | {"out": None}))
+    writes = _arrays(result if target is None else target)
     new = [w for w in writes if w.size and not any(np.may_share_memory(w, r) for r in reads)]
     if new or target is not None or isinstance(result, np.generic):  # neither views nor a shape
         _record(name, _function_flops(name, args, reads, writes), reads, writes)
@@ -196,12 +198,12 @@ def _function_flops(name, args, reads, writes):
 
 
 def _arrays(value):
-    """Yield the arrays in nested tuples, lists and dictionaries, as plain arrays."""
+    """Return the arrays in nested tuples, lists and dictionaries, as plain arrays."""
     if isinstance(value, np.ndarray):
-        yield value.view(np.ndarray)
-    elif isinstance(value, tuple | list | dict):
-        for item in value.values() if isinstance(value, dict) else value:
-            yield from _arrays(item)
+        return [value.view(np.ndarray)]
+    if isinstance(value, dict):
+        value = tuple(value.values())
+    return [a for item in value for a in _arrays(item)] if isinstance(value, tuple | list) else []
 
 
 def _as(kind, value):

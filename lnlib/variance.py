@@ -22,7 +22,7 @@ def naive(x):
     .. [1] N. J. Higham, "Accuracy and Stability of Numerical Algorithms", 2nd ed., SIAM 2002,
        section 1.9, doi:10.1137/1.9780898718027.
     """
-    x = _rows(x)
+    x = _checked(x)
     return _mean(x * x) - _mean(x) ** 2
 
 
@@ -36,7 +36,7 @@ def two_pass(x):
     .. [1] T. F. Chan, G. H. Golub, R. J. LeVeque, "Algorithms for computing the sample variance",
        The American Statistician 37 (1983) 242-247, doi:10.1080/00031305.1983.10483115.
     """
-    x = _rows(x)
+    x = _checked(x)
     xc = x - _mean(x)[..., None]  # (..., D)
     return _mean(xc * xc)
 
@@ -52,7 +52,7 @@ def corrected_two_pass(x):
     ----------
     .. [1] See `two_pass`.
     """
-    x = _rows(x)
+    x = _checked(x)
     xc = x - _mean(x)[..., None]  # (..., D)
     return _mean(xc * xc) - _mean(xc) ** 2
 
@@ -68,7 +68,7 @@ def welford(x):
     .. [1] B. P. Welford, "Note on a method for calculating corrected sums of squares and products",
        Technometrics 4 (1962) 419-420, doi:10.1080/00401706.1962.10490022.
     """
-    x = _rows(x)
+    x = _checked(x)
     mean = np.zeros_like(x[..., 0])  # (...,)
     squares = np.zeros_like(mean)  # (...,), the sum of squares about the mean so far
     for k in range(x.shape[-1]):
@@ -78,7 +78,7 @@ def welford(x):
     return squares / x.shape[-1]
 
 
-def _rows(x):
+def _checked(x):
     x = check_floating("x", x)
     if np.iscomplexobj(x):
         raise TypeError(f"x must be real, got dtype {x.dtype}")

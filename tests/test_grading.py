@@ -215,7 +215,7 @@ def test_table_says_what_the_csv_file_says(graded):
 
 def test_exercises_of_all_lessons_are_found():
     numbers = {}
-    for lesson in lessons():
+    for lesson in (page for page in lessons() if solutions(page).exists()):
         stubs, answers = [
             exercises_in([(c.cell_type, c.source) for c in nbformat.read(path, 4).cells])
             for path in (lesson, solutions(lesson))

@@ -1,11 +1,10 @@
 """Walk through slides in Chromium: is anything beyond the screen that cannot be reached?
 
-    python tests/tools/check_slides.py slides/01_derivation.slides.html [...]
-
 The slides must find reveal.js; see notebooks/teaching.md. Prints the slides that scroll or
 have a listing that does, and fails for those that are cut off.
 """
 
+import argparse
 import html
 import json
 import re
@@ -74,20 +73,23 @@ def walk(page):
     return json.loads(html.unescape(found[1]))
 
 
-def main(paths):
+def main():
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("paths", nargs="+", type=Path, help="such as 01_derivation.slides.html")
     cut = 0
-    for path in map(Path, paths):
+    for path in parser.parse_args().paths:
         slides = walk(path.resolve())
         for slide in slides:
             lost = max(slide["below"], slide["hidden"], slide["beside"]) > 1
             cut += lost
             if lost or slide["screens"] > 1.01 or slide["wide"] > 1:
                 state = "CUT OFF" if lost else f"scrolls, {slide['screens']:.1f} screens"
-                state += f", a listing is {slide['wide']} px too wide" * (slide["wide"] > 1)
+                if slide["wide"] > 1:
+                    state += f", a listing is {slide['wide']} px too wide"
                 print(f"{path.name} {slide['slide']}: {state}: {slide['words']!r}")
         print(f"{path.name}: {len(slides)} slides")
     sys.exit(cut > 0)
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    main()

@@ -1,52 +1,60 @@
-"""Draw "The backward pass on one page": python tests/tools/draw_one_page.py
+"""Draw "The backward pass on one page".
 
-Writes notebooks/data/one_page.pdf, to print, and its two halves as pictures, one below the other
-for a desk and in one column for a phone. Every number on the page is computed or asserted here.
-What the page says is stored in the pictures, so that a test can tell when they are out of date.
+Writes notebooks/data/one_page.pdf, to print, its two halves as pictures, side by side for a desk
+and in one column for a phone, and the graph alone, graph.png. Every number on the page is
+computed or asserted here. What the page says is stored in the files, so that a test can tell when
+they are out of date.
 """
 
+import argparse
 import functools
 import hashlib
 import io
 import json
+import re
 from fractions import Fraction
-from pathlib import Path
 
 import matplotlib as mpl
 import matplotlib.pyplot as plt
+import nbformat
 import numpy as np
+from execute_notebooks import NOTEBOOKS, README_FIGURE, REFRESH
 from matplotlib.patches import FancyArrowPatch, FancyBboxPatch
 from PIL import Image
 from PIL.PngImagePlugin import PngInfo
-from test_texts import caught
 
 from lnlib import layer_norm_backward, layer_norm_forward
 from lnlib.bugs import BUGS
 from lnlib.plots import BLUE, GREEN, RED
 from lnlib.textbook import backward_means, forward_means
 
-DATA = Path(__file__).resolve().parents[2] / "notebooks/data"
-INK, SOFT, LINE, PAPER, TINT = "#1d2733", "#5d6b7a", "#c9d2dc", "#f5f7fa", "#dcebe5"
+DATA = NOTEBOOKS / "data"
+INK, SOFT, PAPER, TINT = "#1d2733", "#5d6b7a", "#f5f7fa", "#dcebe5"
 WIDTH, GAP, EDGE = 3.68, 0.3, 0.32  # inches: a column, between columns, around the page
+DPI = 200  # of the pictures
+PICTURES = "one_page_1.png", "one_page_1_phone.png", "one_page_2.png", "one_page_2_phone.png"
+FILES = "one_page.pdf", "graph.png", *PICTURES
 
-LAYER = (
-    r"$\hat{x} = (x - \mathrm{mean})\cdot\mathrm{rstd}$",
-    r"$\mathrm{rstd} = 1/\sqrt{\mathrm{var}+\varepsilon}$",
-    r"$y = \gamma\,\hat{x} + \beta$",
-)
-
+# words and formulas of panel 2: place, size, colour
 FORMULAS = (
-    (r"$d\beta \,=\, \sum_{\mathrm{rows}} dy$", "β is added to every row"),
-    (r"$d\gamma \,=\, \sum_{\mathrm{rows}} dy\,\hat{x}$", "γ multiplies x̂ in every row"),
-    (
-        r"$dx \,=\, \mathrm{rstd}\,(\,g - \mathrm{mean}(g)$"
-        r"$\,-\, \hat{x}\,\mathrm{mean}(g\,\hat{x})\,)$",
-        "where  g = γ dy,  also inside the means",
-    ),
-    (r"$g$", "straight ahead"),
-    (r"$\mathrm{mean}(g)$", "every x moves the mean"),
-    (r"$\hat{x}\;\mathrm{mean}(g\,\hat{x})$", "every x moves the variance"),
-)
+    (0.32, 0.40, 8, SOFT, "The layer, for each row of D numbers:"),
+    (0.32, 0.70, 12.5, INK, r"$\hat{x} = (x - \mathrm{mean})\cdot\mathrm{rstd}$"),
+    (0.32, 1.04, 12.5, INK, r"$\mathrm{rstd} = 1/\sqrt{\mathrm{var}+\varepsilon}$"),
+    (2.20, 0.70, 12.5, INK, r"$y = \gamma\,\hat{x} + \beta$"),
+    (0.20, 1.62, 14, BLUE, r"$d\beta \,=\, \sum_{\mathrm{rows}} dy$"),
+    (1.72, 1.62, 8, SOFT, "β is added to every row"),
+    (0.20, 2.10, 14, BLUE, r"$d\gamma \,=\, \sum_{\mathrm{rows}} dy\,\hat{x}$"),
+    (1.72, 2.10, 8, SOFT, "γ multiplies x̂ in every row"),
+    (0.20, 2.52, 13, BLUE, r"$dx \,=\, \mathrm{rstd}\,(\,g - \mathrm{mean}(g)\,$"
+                           r"$-\, \hat{x}\,\mathrm{mean}(g\,\hat{x})\,)$"),
+    (0.20, 2.80, 8, SOFT, "where  g = γ dy,  also inside the means"),
+    (1.42, 3.04, 11, BLUE, r"$g$"),
+    (1.66, 3.04, 8, SOFT, "straight ahead"),
+    (0.94, 3.27, 11, RED, r"$\mathrm{mean}(g)$"),
+    (1.66, 3.27, 8, SOFT, "every x moves the mean"),
+    (0.70, 3.50, 11, RED, r"$\hat{x}\;\mathrm{mean}(g\,\hat{x})$"),
+    (1.66, 3.50, 8, SOFT, "every x moves the variance"),
+)  # fmt: skip
 
 ROWS = "x is (B, T, D); rows = (0, 1)"
 CODE = """\
@@ -57,30 +65,18 @@ dx = rstd * (g - mean_g - x_hat * mean_gx)
 dgamma = (dy * x_hat).sum(axis=rows)
 dbeta = dy.sum(axis=rows)"""
 
-DRAWN = {"textbook": "s", "lnlib": "o"}  # markers of the digits
+DRAWN = ("textbook", "s"), ("lnlib", "o")  # markers of the digits
 
-# what goes wrong and for which data, the remedy in words and in code
-DANGERS = (
-    (
-        "x far from zero",
-        "mean = 10⁵ spreads",
-        "Centre, then centre what is left.",
-        "xc -= xc.mean(…)",
-    ),
-    (
-        "dy far from zero",
-        "mean = 10⁴ spreads",
-        "Centre dy before γ multiplies it.",
-        "g = gamma * (dy - mean) + …",
-    ),
-    ("Long sums", "10⁶ rows", "Add up in float64.", "dy.sum(…, dtype=np.float64)"),
-    (
-        "Squares out of range",
-        "x near 10²⁵",
-        "Divide the row by a power of two.",
-        "np.ldexp(x, -exponent)",
-    ),
-)
+DANGERS = (  # what goes wrong, for which data, the remedy in words and in code
+    ("x far from zero", "mean = 10⁵ spreads",
+     "Centre, then centre what is left.", "xc -= xc.mean(…)"),
+    ("dy far from zero", "mean = 10⁴ spreads",
+     "Centre dy before γ multiplies it.", "g = gamma * (dy - mean) + …"),
+    ("Long sums", "10⁶ rows",
+     "Add up in float64.", "dy.sum(…, dtype=np.float64)"),
+    ("Squares out of range", "x near 10²⁵",
+     "Divide the row by a power of two.", "np.ldexp(x, -exponent)"),
+)  # fmt: skip
 
 # as lesson 03 calls them, and what they do
 CHECKS = {
@@ -100,8 +96,18 @@ RULES = (
 )
 
 
+def caught():
+    """Return how many bugs each check catches, as lesson 03 prints it."""
+    cells = nbformat.read(README_FIGURE[0], as_version=4).cells
+    printed = "".join(o.get("text", "") for cell in cells for o in cell.get("outputs", []))
+    rows = re.findall(r"^(.*?) +caught +(\d+) of (\d+)$", printed, flags=re.M)
+    if {int(total) for *_, total in rows} != {len(BUGS)}:
+        raise ValueError(f"{README_FIGURE[0].name} is out of date: {REFRESH} lnlib/bugs.py")
+    return {name: int(count) for name, count, _ in rows}
+
+
 def one_row():
-    """Return the values and the gradients at the nodes of the graph, and the local derivatives."""
+    """Return the value and the gradient at each node of the graph, after checking them."""
     x, gamma, beta, eps = np.array([1.0, 2, 3, 6]), np.array([1.0, 2, 1, 2]), [0, 1, 0, 1.0], 0.5
     dy = np.array([1.0, 1, 1, 2])
     y, cache = layer_norm_forward(x[None], gamma, np.array(beta), eps)
@@ -112,22 +118,12 @@ def one_row():
     dvar = -(rstd**3) / 2 * drstd
     dxc = rstd * g + 2 / D * xc * dvar
     dmean = -dxc.sum()
+    assert (1 / D, -(rstd**3) / 2, 2 / D, rstd) == (1 / 4, -1 / 16, 1 / 2, 1 / 2)  # at the arrows
     assert np.allclose(dx[0], dxc + dmean / D)
     assert np.allclose(g - g.mean() - x_hat * np.mean(g * x_hat), dx[0] / rstd)
-    nodes = {
-        "x": (x, dx[0]),
-        "mean": (x.mean(), dmean),
-        "xc": (xc, dxc),
-        "var": (np.var(x), dvar),
-        "rstd": (rstd, drstd),
-        "x_hat": (x_hat, g),
-        "gamma": (gamma, dgamma),
-        "beta": (beta, dbeta),
-        "y": (y[0], dy),
-    }
-    edges = {"x-mean": 1 / D, "mean-xc": -1, "x-xc": 1, "xc-var": 2 / D * xc}
-    edges |= {"var-rstd": -(rstd**3) / 2, "rstd-x_hat": xc, "xc-x_hat": rstd, "x_hat-y": gamma}
-    return nodes, edges
+    values = x, x.mean(), xc, np.var(x), rstd, x_hat, gamma, beta, y[0]
+    gradients = dx[0], dmean, dxc, dvar, drstd, g, dgamma, dbeta, dy
+    return dict(zip(NODES, zip(values, gradients)))
 
 
 def run_code():
@@ -150,17 +146,13 @@ def digits():
     ones, zeros = np.ones(1024, np.float32), np.zeros(1024, np.float32)
 
     def right_digits(x, dy, output):
-        wide = [a.astype(np.float64) for a in (x, ones, zeros, dy)]
-        found = []
-        for arrays, forward, backward in (
-            (wide, layer_norm_forward, layer_norm_backward),
-            ((x, ones, zeros, dy), forward_means, backward_means),
-            ((x, ones, zeros, dy), layer_norm_forward, layer_norm_backward),
-        ):
+        ours, results = (layer_norm_forward, layer_norm_backward), []
+        textbook = forward_means, backward_means
+        for dtype, layer in ((np.float64, ours), (np.float32, textbook), (np.float32, ours)):
             with np.errstate(all="ignore"):
-                y, cache = forward(*arrays[:3])
-                found.append((y, *backward(arrays[3], cache))[output])
-        truth, *computed = found
+                y, cache = layer[0](x.astype(dtype), ones, zeros)
+                results.append((y, *layer[1](dy.astype(dtype), cache))[output])
+        truth, *computed = results
         errors = [np.abs(c - truth).max() / np.abs(truth).max() for c in computed]
         return [max(0.0, -np.log10(e)) if np.isfinite(e) else 0.0 for e in errors]
 
@@ -177,15 +169,24 @@ def digits():
 
 def says():
     """Return all that the page says, after checking it; what was measured only in bands."""
-    nodes, edges = one_row()
     run_code()
     for before, after in digits():
         assert before < 5 and after > 6.4
-    numbers = {name: [*map(written, pair)] for name, pair in nodes.items()}
-    numbers |= {name: written(value) for name, value in edges.items()}
+    numbers = {name: [*map(written, pair)] for name, pair in one_row().items()}
     counts = caught()
-    texts = [LAYER, FORMULAS, ROWS, CODE, DANGERS, CHECKS, RULES]
+    texts = [FORMULAS, ROWS, CODE, DANGERS, CHECKS, RULES]
     return {"numbers": numbers, "caught": [counts[name] for name in CHECKS], "texts": texts}
+
+
+def stamp():
+    """Return a digest of what the page says."""
+    return hashlib.sha256(json.dumps(says(), sort_keys=True).encode()).hexdigest()
+
+
+def is_up_to_date():
+    """Do the files say what the page says now?"""
+    digest = stamp().encode()
+    return all(digest in (DATA / name).read_bytes() for name in FILES)
 
 
 def written(values):
@@ -195,31 +196,27 @@ def written(values):
     for value in map(Fraction, np.ravel(values).tolist()):
         whole, rest = divmod(abs(value), 1)
         text = f"{whole or ''}{halves[rest]}" if rest in halves else str(abs(value))
-        words.append("−" * (value < 0) + text)
+        words.append(f"−{text}" if value < 0 else text)
     return words
 
 
 class Panel:
     """A part of the page, WIDTH wide; places are in inches from its top left corner, downwards."""
 
-    def __init__(self, figure, left, top, height):
-        width_in, height_in = figure.get_size_inches()
-        place = left / width_in, 1 - (top + height) / height_in
-        self.ax = figure.add_axes([*place, WIDTH / width_in, height / height_in])
+    def __init__(self, figure, column, top, height):
+        page = figure.get_size_inches()
+        place = EDGE + column * (WIDTH + GAP), page[1] - top - height, WIDTH, height
+        self.ax = figure.add_axes(np.divide(place, np.tile(page, 2)))
         self.ax.set(xlim=(0, WIDTH), ylim=(height, 0))
         self.ax.axis("off")
 
-    def box(self, x, y, width, height, face=PAPER, edge="none", lw=1.0, radius=0.07):
-        style = f"round,pad=0,rounding_size={radius}"
-        patch = FancyBboxPatch((x, y), width, height, style, fc=face, ec=edge, lw=lw)
-        self.ax.add_patch(patch)
-        return patch
+    def box(self, x, y, width, height, face=PAPER, radius=0.07, **style):
+        corners = f"round,pad=0,rounding_size={radius}"
+        patch = FancyBboxPatch((x, y), width, height, corners, fc=face, **({"ec": "none"} | style))
+        return self.ax.add_patch(patch)
 
-    def text(self, x, y, words, size=9, color=INK, ha="left", va="center", **style):
-        return self.ax.text(x, y, words, fontsize=size, color=color, ha=ha, va=va, **style)
-
-    def spot(self, x, y, face, edge, who):
-        self.ax.plot(x, y, DRAWN[who], ms=7.2, mfc=face, mec=edge, mew=0.9)
+    def text(self, x, y, words, size=8, color=INK, ha="left", **style):
+        self.ax.text(x, y, words, fontsize=size, color=color, ha=ha, va="center", **style)
 
     def title(self, number, words):
         self.ax.add_patch(plt.Circle((0.12, 0.13), 0.115, color=BLUE, lw=0))
@@ -227,101 +224,76 @@ class Panel:
         self.text(0.32, 0.135, words, 11.5, weight="bold")
 
 
-# the graph, from top to bottom: name -> x, y, width of the card, how the node is called
-PLACES = {
-    "x": (0.98, 0.92, 1.72, "x"),
-    "mean": (3.02, 1.52, 0.92, "mean"),
-    "xc": (0.98, 2.17, 1.72, "x_c"),
-    "var": (3.02, 2.67, 0.92, "var"),
-    "rstd": (3.02, 3.52, 0.92, "rstd"),
-    "x_hat": (0.98, 3.72, 1.72, r"\hat{x}"),
-    "gamma": (2.86, 4.47, 1.5, r"\gamma"),
-    "beta": (2.86, 5.28, 1.5, r"\beta"),
-    "y": (0.98, 5.12, 1.72, "y"),
+# the graph: name -> x, y, width of the card, what it is called and how much room that takes
+NODES = {
+    "x": (0.98, 0.92, 1.72, "$x$", 0.3),
+    "mean": (3.02, 1.52, 0.92, r"$\mathrm{mean}$", 0.4),
+    "xc": (0.98, 2.17, 1.72, "$x_c$", 0.3),
+    "var": (3.02, 2.67, 0.92, r"$\mathrm{var}$", 0.4),
+    "rstd": (3.02, 3.52, 0.92, r"$\mathrm{rstd}$", 0.4),
+    "x_hat": (0.98, 3.72, 1.72, r"$\hat{x}$", 0.3),
+    "gamma": (2.86, 4.47, 1.5, r"$\gamma$", 0.3),
+    "beta": (2.86, 5.28, 1.5, r"$\beta$", 0.3),
+    "y": (0.98, 5.12, 1.72, "$y$", 0.3),
 }
+ARROWS = {  # local derivative, and where it stands beside the middle of the arrow
+    "x-xc": ("$1$", 0.14, 0.02),
+    "x-mean": ("$1/4$", 0.24, -0.13),
+    "mean-xc": ("$-1$", 0.27, 0.16),
+    "xc-var": ("$x_c/2$", 0.26, -0.15),
+    "var-rstd": ("$-1/16$", 0.29, 0),
+    "rstd-x_hat": ("$x_c$", 0.2, -0.13),
+    "xc-x_hat": ("$1/2$", 0.2, 0),
+    "x_hat-y": (r"$\gamma$", 0.14, -0.02),
+    "gamma-y": (r"$\hat{x}$", 0.0, -0.12),
+    "beta-y": ("$1$", 0.0, 0.13),
+}
+SHARED = {"mean", "var", "rstd"}  # by the row: red, and dashed for those who see no colours
 CARD = 0.60  # height
-DASHED = (0, (3, 1.2))  # told apart without colours, too
+
+
+def style_of(*names):
+    """Return the line of nodes, or of an arrow between them."""
+    shared = SHARED.intersection(names)
+    return {"ec": RED if shared else BLUE, "ls": (0, (3, 1.2)) if shared else "-"}
 
 
 def draw_graph(panel):
-    nodes, edges = one_row()
     panel.title("1", "Four numbers, there and back")
-    panel.text(0.32, 0.35, "value", 8, INK, weight="bold")
-    panel.box(0.25, 0.42, 0.86, 0.16, TINT, radius=0.03)
-    panel.text(0.32, 0.5, "its gradient", 8, GREEN, weight="bold")
-    panel.text(1.36, 0.35, "at an arrow: local derivative", 8, SOFT)
-    panel.text(1.36, 0.5, "dashed: shared by the row;  ε = ½", 8, SOFT)
-    cards = {}
-    for name, (x, y, width, symbol) in PLACES.items():
-        shared = name in ("mean", "var", "rstd")
-        cards[name] = panel.box(
-            x - width / 2, y - CARD / 2, width, CARD, "white", RED if shared else BLUE, 1.4
-        )
-        cards[name].set_linestyle(DASHED if shared else "-")
-        symbol = rf"$\mathrm{{{symbol}}}$" if shared else f"${symbol}$"
-        label = 0.30 if not shared else 0.40
-        panel.text(x - width / 2 + label / 2 + 0.02, y, symbol, 10.5 if shared else 13, ha="center")
-        panel.box(x - width / 2 + label, y + 0.03, width - label - 0.05, 0.23, TINT, radius=0.03)
-        value, gradient = nodes[name]
-        for row, color, dy in ((value, INK, -0.135), (gradient, GREEN, 0.145)):
+    panel.box(0.25, 0.42, 0.86, 0.16, TINT, 0.03)
+    panel.text(0.32, 0.35, "value", weight="bold")
+    panel.text(0.32, 0.5, "its gradient", color=GREEN, weight="bold")
+    panel.text(1.36, 0.35, "at an arrow: local derivative", color=SOFT)
+    panel.text(1.36, 0.5, "dashed: shared by the row;  ε = ½", color=SOFT)
+    cards, numbers = {}, one_row()
+    for name, (x, y, width, symbol, room) in NODES.items():
+        left = x - width / 2
+        cards[name] = panel.box(left, y - CARD / 2, width, CARD, "white", lw=1.4, **style_of(name))
+        panel.text(left + room / 2 + 0.02, y, symbol, 10.5 if name in SHARED else 13, ha="center")
+        panel.box(left + room, y + 0.03, width - room - 0.05, 0.23, TINT, 0.03)
+        for row, color, down in zip(numbers[name], (INK, GREEN), (-0.135, 0.145)):
             words = written(row)
-            step = (width - label - 0.06) / len(words)
+            step = (width - room - 0.06) / len(words)
             for k, word in enumerate(words):
-                place = x - width / 2 + label + (k + 0.5) * step
-                panel.text(place, y + dy, word, 9.5, color, ha="center", weight="bold")
-    arrows = {
-        "x-xc": (BLUE, 0, "$1$", (0.14, 0.02)),
-        "x-mean": (RED, -0.15, "$1/4$", (0.08, -0.2)),
-        "mean-xc": (RED, -0.12, "$-1$", (0.16, 0.19)),
-        "xc-var": (RED, -0.12, "$x_c/2$", (0.1, -0.19)),
-        "var-rstd": (RED, 0, "$-1/16$", (0.29, 0)),
-        "rstd-x_hat": (RED, 0, "$x_c$", (0.02, -0.17)),
-        "xc-x_hat": (BLUE, 0, "$1/2$", (0.2, 0)),
-        "x_hat-y": (BLUE, 0, r"$\gamma$", (0.14, -0.02)),
-        "gamma-y": (BLUE, 0, r"$\hat{x}$", (-0.09, -0.1)),
-        "beta-y": (BLUE, 0, "$1$", (0.0, 0.15)),
-    }
-    for name, (color, bend, words, (right, down)) in arrows.items():
+                place = left + room + (k + 0.5) * step, y + down
+                panel.text(*place, word, 9.5, color, ha="center", weight="bold")
+    for name, (words, right, down) in ARROWS.items():
         start, end = name.split("-")
-        (x0, y0, w0, _), (x1, y1, w1, _) = PLACES[start], PLACES[end]
-        if x0 == x1:
-            ends = (x0, y0 + CARD / 2), (x1, y1 - CARD / 2)
-        elif x0 < x1:
-            ends = (x0 + w0 / 2, y0 + 0.1), (x1 - w1 / 2, y1 - 0.05)
-        else:
-            ends = (x0 - w0 / 2, y0 + 0.05), (x1 + w1 / 2, y1 - 0.05)
-        panel.ax.add_patch(
-            FancyArrowPatch(
-                *ends,
-                arrowstyle="-|>",
-                mutation_scale=11,
-                lw=1.7,
-                color=color,
-                linestyle=DASHED if color == RED else "-",
-                connectionstyle=f"arc3,rad={bend}",
-                shrinkA=1,
-                shrinkB=1,
-            )  # fmt: skip
-        )
-        middle = np.mean(ends, axis=0) + (right, down)
-        panel.text(*middle, words, 10, SOFT, ha="center")
+        arrow = FancyArrowPatch(
+            NODES[start][:2], NODES[end][:2], patchA=cards[start], patchB=cards[end],
+            arrowstyle="-|>", mutation_scale=11, lw=1.7, shrinkA=1, shrinkB=1,
+            **style_of(start, end), fc=style_of(start, end)["ec"],
+        )  # fmt: skip
+        panel.ax.add_patch(arrow)
+        middle = np.mean([NODES[start][:2], NODES[end][:2]], axis=0)
+        panel.text(*(middle + (right, down)), words, 10, SOFT, ha="center")
 
 
 def draw_formulas(panel):
     panel.title("2", "Three formulas")
-    panel.text(0.32, 0.4, "The layer, for each row of D numbers:", 8, SOFT)
-    for (x, y), formula in zip(((0.32, 0.7), (0.32, 1.04), (2.2, 0.7)), LAYER):
-        panel.text(x, y, formula, 12.5)
     panel.box(0.04, 1.34, WIDTH - 0.08, 2.34)
-    for y, (formula, words) in zip((1.62, 2.1), FORMULAS):
-        panel.text(0.2, y, formula, 14, BLUE)
-        panel.text(1.72, y, words, 8, SOFT)
-    formula, words = FORMULAS[2]
-    panel.text(0.2, 2.52, formula, 13, BLUE)
-    panel.text(0.2, 2.8, words, 8, SOFT)
-    for y, (formula, words), color in zip((3.04, 3.27, 3.5), FORMULAS[3:], (BLUE, RED, RED)):
-        panel.text(1.5, y, formula, 11, color, ha="right")
-        panel.text(1.66, y, words, 8, SOFT)
+    for x, y, size, color, words in FORMULAS:
+        panel.text(x, y, words, size, color)
 
 
 def draw_code(panel):
@@ -334,108 +306,101 @@ def draw_code(panel):
 
 def draw_dangers(panel):
     panel.title("4", "Where float32 loses its digits")
-    panel.text(WIDTH - 0.04, 0.45, "right digits, of seven", 8, SOFT, ha="right")
-    panel.text(0.04, 0.45, "and how to keep them", 8, SOFT)
+    panel.text(0.04, 0.45, "and how to keep them", color=SOFT)
+    panel.text(WIDTH - 0.04, 0.45, "right digits, of seven", color=SOFT, ha="right")
     for k, ((what, where, remedy, code), measured) in enumerate(zip(DANGERS, digits())):
         y = 0.62 + 0.72 * k
         panel.box(0.04, y, WIDTH - 0.08, 0.64)
         panel.text(0.15, y + 0.14, what, 9, weight="bold")
-        panel.text(WIDTH - 0.13, y + 0.14, where, 8, SOFT, ha="right")
-        panel.text(0.15, y + 0.33, remedy, 8)
+        panel.text(WIDTH - 0.13, y + 0.14, where, color=SOFT, ha="right")
+        panel.text(0.15, y + 0.33, remedy)
         panel.text(0.15, y + 0.51, code, 7.5, BLUE, family="DejaVu Sans Mono")
-        for row, (right, color, who) in enumerate(zip(measured, (RED, GREEN), DRAWN)):
-            down = y + 0.33 + 0.17 * row
-            panel.text(2.57, down, who, 7, color, ha="right", weight="bold")
+        for right, color, (who, marker), down in zip(measured, (RED, GREEN), DRAWN, (0.33, 0.5)):
+            panel.text(2.57, y + down, who, 7, color, ha="right", weight="bold")
             for place in range(7):
-                full = place < round(min(right, 7))
-                panel.spot(2.66 + 0.135 * place, down, color if full else "white", color, who)
+                face = color if place < round(min(right, 7)) else "white"
+                spot = 2.66 + 0.135 * place, y + down
+                panel.ax.plot(*spot, marker, ms=7.2, mfc=face, mec=color, mew=0.9)
 
 
 def draw_checks(panel):
     panel.title("5", "Which checks can be fooled?")
-    bugs = len(BUGS)
-    panel.text(0.04, 0.45, "the check", 8, SOFT)
-    panel.text(WIDTH - 0.04, 0.45, f"catches, of {bugs} wrong backward passes", 8, SOFT, ha="right")
-    counts = caught()
+    counts, bugs = caught(), len(BUGS)
+    panel.text(0.04, 0.45, "the check", color=SOFT)
+    words = f"catches, of {bugs} wrong backward passes"
+    panel.text(WIDTH - 0.04, 0.45, words, color=SOFT, ha="right")
     for k, (name, words) in enumerate(CHECKS.items()):
         y = 0.7 + 0.242 * k + 0.1 * (counts[name] < bugs)
         color = GREEN if counts[name] == bugs else RED
         panel.text(0.04, y, words, 8.2)
-        panel.box(2.42, y - 0.055, 0.94, 0.11, "#e3e9ef", radius=0.05)
+        panel.box(2.42, y - 0.055, 0.94, 0.11, "#e3e9ef", 0.05)
         if counts[name]:
-            panel.box(2.42, y - 0.055, 0.94 * counts[name] / bugs, 0.11, color, radius=0.05)
+            panel.box(2.42, y - 0.055, 0.94 * counts[name] / bugs, 0.11, color, 0.05)
         panel.text(WIDTH - 0.04, y, str(counts[name]), 9, color, ha="right", weight="bold")
     panel.text(0.04, 3.02, "And on which data?", 9, weight="bold")
     for k, words in enumerate(RULES):
-        panel.text(0.04, 3.22 + 0.18 * k, words, 8)
+        panel.text(0.04, 3.22 + 0.18 * k, words)
 
 
-# panels with their heights, column by column, of the page's upper and lower half
-HALVES = (
-    (((draw_graph, 5.62),), ((draw_formulas, 3.76), (draw_code, 1.8))),
-    (((draw_dangers, 3.46),), ((draw_checks, 3.46),)),
+# what is drawn in which column, how far down and how high
+PANELS = (
+    (draw_graph, 0, 1.0, 5.62),
+    (draw_formulas, 1, 1.0, 3.76),
+    (draw_code, 1, 4.82, 1.8),
+    (draw_dangers, 0, 7.2, 3.46),
+    (draw_checks, 1, 7.2, 3.46),
 )
+HALVES = (0.72, 6.9), (6.9, 10.92)  # inches from the top
 
 
-def height_of(column):
-    return sum(height for _, height in column)
+def draw_page():
+    """Return the page, as a figure."""
+    page = plt.figure(figsize=(2 * WIDTH + GAP + 2 * EDGE, 11.69))  # A4
+    style = {"color": INK, "ha": "center", "va": "center"}
+    page.text(0.5, 0.957, "LayerNorm's backward pass on one page", size=19, weight="bold", **style)
+    page.text(0.5, 0.022, "layernorm-from-scratch · lessons 01 to 05", size=8, **style)
+    for draw, *place in PANELS:
+        draw(Panel(page, *place))
+    return page
 
 
-def draw(figure, columns, top, side_by_side=True):
-    """Draw columns of panels from the given place, in inches, down."""
-    for k, column in enumerate(columns):
-        down = top
-        for paint, height in column:
-            left = EDGE + k * (WIDTH + GAP) * side_by_side
-            paint(Panel(figure, left, down, height))
-            down += height + 0.06
-        top = top if side_by_side else down + 0.2
-
-
-def pictures():
-    """Return the figures by the names of their files."""
-    figures = {}
-    wide = 2 * WIDTH + GAP + 2 * EDGE  # 8.3 inches: A4
-    for half, columns in enumerate(HALVES, start=1):
-        height = max(map(height_of, columns)) + 2 * EDGE
-        figures[f"one_page_{half}.png"] = plt.figure(figsize=(wide, height))
-        draw(figures[f"one_page_{half}.png"], columns, EDGE)
-        height = sum(map(height_of, columns)) + 0.26 * len(columns) + 2 * EDGE
-        phone = plt.figure(figsize=(WIDTH + 2 * EDGE, height))
-        draw(phone, columns, EDGE, side_by_side=False)
-        figures[f"one_page_{half}_phone.png"] = phone
-    page = figures["one_page.pdf"] = plt.figure(figsize=(wide, 11.69))
-    page.text(0.5, 0.957, "LayerNorm's backward pass on one page", size=19, weight="bold",
-              color=INK, ha="center", va="center")  # fmt: skip
-    draw(page, HALVES[0], 1.0)
-    draw(page, HALVES[1], 7.2)
-    page.text(
-        0.5, 0.022, "layernorm-from-scratch · lessons 01 to 04", size=8, color=SOFT, ha="center"
-    )
-    return figures
-
-
-def stamp(said):
-    """Return a digest of what the page says."""
-    return hashlib.sha256(json.dumps(said, sort_keys=True).encode()).hexdigest()
-
-
-def main():
-    said = says()
+def draw_all():
+    """Draw the page, and write all of its files."""
+    digest, drawn = stamp(), io.BytesIO()
     style = {"font.family": "DejaVu Sans", "mathtext.fontset": "cm", "savefig.facecolor": "white"}
     with mpl.rc_context(style):
-        for name, figure in pictures().items():
-            if name.endswith("pdf"):
-                metadata = {"Keywords": stamp(said), "CreationDate": None}
-                figure.savefig(DATA / name, metadata=metadata)
-                continue
-            drawn, note = io.BytesIO(), PngInfo()
-            figure.savefig(drawn, dpi=200)
-            note.add_text("Description", stamp(said))
-            few_colours = Image.open(drawn).convert("RGB").quantize(96)  # a third of the bytes
-            few_colours.save(DATA / name, pnginfo=note, optimize=True)
-            print("drew", name)
+        page = draw_page()
+        metadata = {"Keywords": digest, "CreationDate": None}
+        page.savefig(DATA / "one_page.pdf", metadata=metadata)
+        page.savefig(drawn, dpi=DPI)
+    plt.close(page)
+    picture = Image.open(drawn).convert("RGB")
+    save(crop(picture, 0, 1.27, 6.7), "graph.png", digest)  # without its title
+    for k, (top, bottom) in enumerate(HALVES):
+        left, right = (crop(picture, column, top, bottom) for column in range(2))
+        wide = Image.new("RGB", (2 * left.width, left.height))
+        wide.paste(right, (left.width, 0))
+        tall = Image.new("RGB", (left.width, 2 * left.height))
+        tall.paste(right, (0, left.height))
+        for both, name in zip((wide, tall), PICTURES[2 * k :]):
+            both.paste(left)
+            save(both, name, digest)
+    print("drew the backward pass on one page")
+
+
+def crop(picture, column, top, bottom):
+    """Return a column of the page, from top to bottom in inches, with the space around it."""
+    left = EDGE - GAP / 2 + column * (WIDTH + GAP)
+    return picture.crop([round(DPI * place) for place in (left, top, left + WIDTH + GAP, bottom)])
+
+
+def save(picture, name, digest):
+    """Write a picture in few colours, which takes a third of the bytes, with what it says."""
+    note = PngInfo()
+    note.add_text("Description", digest)
+    picture.quantize(96).save(DATA / name, pnginfo=note, optimize=True)
 
 
 if __name__ == "__main__":
-    main()
+    argparse.ArgumentParser(description=__doc__).parse_args()
+    draw_all()

@@ -6,6 +6,7 @@ and the book look for it. Texts are split where a slide ends. Links to the pages
 stand in two cells that are written here.
 """
 
+import argparse
 import base64
 import functools
 import os
@@ -16,8 +17,10 @@ from pathlib import Path
 
 import nbformat
 from nbclient import NotebookClient
+from nbclient.exceptions import CellExecutionError
 
 NOTEBOOKS = Path(__file__).resolve().parents[2] / "notebooks"
+INDEX = NOTEBOOKS / "index.ipynb"
 README_FIGURE = NOTEBOOKS / "03_gradient_check.ipynb", NOTEBOOKS / "data" / "museum.png"
 WIDGET = "application/vnd.jupyter.widget-view+json"
 # What JupyterLab writes when it saves, so that opening a lesson does not change it. The version is
@@ -34,6 +37,7 @@ METADATA = {
         "version": "3.12.3",
     },
 }
+REFRESH = "run python tests/tools/refresh.py"  # what a test says about what is out of date
 NAVIGATION = "navigation-top", "navigation-end"  # ids of cells
 
 
@@ -61,15 +65,13 @@ def title(path):
 
 def navigation(path):
     """Return the links, in Markdown, to the pages before and after a notebook."""
-    pages = lessons()
-    k = next((k for k, page in enumerate(pages) if page.name[:2] == path.name[:2]), None)
-    if k is None:  # no lesson: it leads to the first
-        after = f"[{title(pages[0])} →]"
-        return f"{after}({Path(os.path.relpath(pages[0], path.parent)).as_posix()})"
+    pages = [INDEX, *lessons()]
+    k = next(k for k, page in enumerate(pages) if page.name[:2] == path.name[:2])
     after = [(f"{title(page)} →", page) for page in pages[k + 1 : k + 2]]
     if path == pages[k]:
         links = [(f"← {title(page)}", page) for page in pages[max(k - 1, 0) : k]]
-        links += [("Solutions", solutions(path))] * solutions(path).exists()
+        if solutions(path).exists():
+            links.append(("Solutions", solutions(path)))
         links += after
     else:
         links = [(f"← back to {title(pages[k])}", pages[k]), *after]
@@ -132,7 +134,7 @@ def pictures(cell):
 
 
 def execute(path):
-    """Execute one notebook where it lies; raise, and leave the file alone, if a cell fails."""
+    """Execute one notebook where it lies; if a cell fails, leave it alone and return the error."""
     notebook = nbformat.read(path, as_version=4)
     client = NotebookClient(
         notebook,
@@ -142,12 +144,18 @@ def execute(path):
         coalesce_streams=True,
         resources={"metadata": {"path": str(path.parent)}},
     )
-    client.execute()
-    return write(notebook, path)
+    try:
+        client.execute()
+    except CellExecutionError as error:
+        traceback = re.sub(r"\x1b\[[\d;]*m", "", error.traceback)  # without colours
+        lines = [line.strip() for line in traceback.splitlines() if re.match("-+>", line)]
+        return "\n  ".join([f"{path.name}: {error.ename}: {error.evalue}", *lines])
+    write(notebook, path)
+    print("executed", path.name, flush=True)
 
 
-def write(notebook, path):
-    """Write a notebook in the one form in which it is stored."""
+def normal_form(notebook, path):
+    """Return the text of a notebook in the one form in which it is stored."""
     notebook.metadata = nbformat.from_dict(METADATA | {"title": title(path)})
     cells = [cell for cell in notebook.cells if cell.id not in NAVIGATION]
     inner = [part for cell in cells for part in split(cell)]
@@ -166,10 +174,14 @@ def write(notebook, path):
                 if "alt" in cell.metadata and "image/png" in output.get("data", {}):
                     output.metadata["image/png"] = {"alt": cell.metadata.alt}
     nbformat.validate(notebook)
-    nbformat.write(notebook, path)
+    return nbformat.writes(notebook) + "\n"
+
+
+def write(notebook, path):
+    """Write a notebook in its normal form, and the museum's picture, which its lesson draws."""
+    path.write_text(normal_form(notebook, path), "utf-8")
     if path == README_FIGURE[0]:
         README_FIGURE[1].write_bytes(last_figure(notebook))
-    return path
 
 
 def last_figure(notebook):
@@ -177,16 +189,20 @@ def last_figure(notebook):
     return base64.b64decode([png for cell in notebook.cells for png in pictures(cell)][-1])
 
 
-def main(arguments):
-    paths = [Path(a).resolve() for a in arguments if a != "--as-they-are"] or all_notebooks()
-    if "--as-they-are" in arguments:
-        for path in paths:
-            write(nbformat.read(path, as_version=4), path)
-        return
+def execute_all(paths):
+    """Execute notebooks, several at a time; exit with what failed."""
     with ProcessPoolExecutor() as pool:
-        for path in pool.map(execute, paths):
-            print("executed", path.name)
+        errors = [error for error in pool.map(execute, paths) if error]
+    if errors:
+        sys.exit("\n".join(errors))
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("paths", nargs="*", type=Path, help="notebooks (default: all)")
+    paths = parser.parse_args().paths
+    execute_all([path.resolve() for path in paths] or all_notebooks())
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    main()

@@ -1,13 +1,13 @@
-"""Run the plans of notebooks/teaching.md literally: python tests/tools/run_plans.py [number ...].
+"""Run the plans of notebooks/teaching.md literally.
 
 Each plan has fresh kernels, one for each lesson. A row's cells are run in the order in which they
 stand there; "above, then 11" is JupyterLab's Run All Above Selected Cell, at cell 11, and then that
 cell. Takes some minutes; the test suite only looks whether each name in a cell has been defined.
 """
 
+import argparse
 import functools
 import re
-import sys
 from typing import NamedTuple
 
 import nbformat
@@ -71,9 +71,15 @@ def run(rows):
         print(f"  {path.name}: {len(numbers)} cells", flush=True)
 
 
-if __name__ == "__main__":
-    chosen = [int(a) for a in sys.argv[1:]]
+def main():
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("numbers", nargs="*", type=int, help="plans, from 1 (default: all)")
+    chosen = parser.parse_args().numbers
     for k, (name, plan) in enumerate(plans().items(), start=1):
         if not chosen or k in chosen:
             print(f"{k}. {name}", flush=True)
             run(plan)
+
+
+if __name__ == "__main__":
+    main()

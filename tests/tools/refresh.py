@@ -1,0 +1,142 @@
+"""Bring everything that is generated in line with its source again.
+
+The docstring of an exercise is copied from the lesson to the solution and to lnlib/exercises. The
+minutes in the lessons, in README.md and in the map of lesson 00 are measured. Notebooks get the
+form in which they are stored, and those that depend on what you changed are executed. The backward
+pass on one page is drawn if what it says has changed.
+"""
+
+import argparse
+import ast
+import re
+import subprocess
+import sys
+from modulefinder import ModuleFinder
+from pathlib import Path
+
+import draw_one_page
+import execute_notebooks as form
+import nbformat
+import numpy as np
+from execute_notebooks import NOTEBOOKS, all_notebooks, lessons
+from minutes import size
+
+ROOT = NOTEBOOKS.parent
+README = ROOT / "README.md"
+TIMES = r"(\d+) minutes to read(?:, (\d+) with the exercises|; no exercises)"
+TWIN = "Return what the solution's CUDA computes"  # stands in lnlib/exercises for a kernel
+
+
+def out_of_date():
+    """Return {path: text as it should be} for the files in which something generated is not."""
+    pages = {path: nbformat.read(path, as_version=4) for path in all_notebooks()}
+    texts = {path: path.read_text("utf-8") for path in ROOT.glob("lnlib/exercises/lesson_*.py")}
+    copy_docstrings(pages, texts)
+    for path in lessons():
+        page, first = size(path), pages[path].cells[0]
+        minutes = (page.reading, page.reading + page.exercises)
+        first.source = replaced(TIMES, minutes[: 1 + bool(page.exercises)], first.source)
+    names = {path: re.split(" · |: ", form.title(path))[1] for path in lessons()}
+    times = {path: re.search(TIMES, pages[path].cells[0].source).groups() for path in names}
+    minutes = {path: (int(some), int(in_all or some)) for path, (some, in_all) in times.items()}
+    total = np.sum(list(minutes.values()), axis=0)
+    the_map = next(c for c in pages[lessons()[0]].cells if c.source.startswith("## The map\n"))
+    readme = README.read_text("utf-8")
+    for path, (reading, in_all) in minutes.items():
+        pattern = rf"\| \[(.*?)\]\(notebooks/{path.name}\) \|.*\| (\d+) \| (\d+) \|$"
+        readme = replaced(pattern, (names[path], reading, in_all), readme)
+        pattern = rf"^\| [*[]*{path.name[:2]}[*[ ]*(.*?)(?:\]\({path.name}\))? \|.*?\| (\d+) \|"
+        the_map.source = replaced(pattern, (names[path], reading), the_map.source)
+    readme = replaced(r"^\| \| all of them \| \| (\d+) \| (\d+) \|$", total, readme)
+    hours = r"about (\d+) hours to read,\s+(\d+) with the exercises"
+    texts[README] = replaced(hours, map(round, total / 60), readme)
+    texts |= {path: form.normal_form(page, path) for path, page in pages.items()}
+    return {path: text for path, text in texts.items() if text != path.read_text("utf-8")}
+
+
+def copy_docstrings(pages, texts):
+    """Copy the docstrings of the lessons' stubs to the solutions and to the modules' texts."""
+    for path in lessons():
+        asked = exercises(pages[path])
+        solved = exercises(pages[form.solutions(path)]) if asked else {}
+        for name, cell in asked.items():
+            words = docstring(cell.source, name)
+            solved[name].source = with_docstring(solved[name].source, name, words)
+            for module, text in texts.items():
+                if f"\ndef {name}(" in text and TWIN not in docstring(text, name):
+                    texts[module] = with_docstring(text, name, words)
+
+
+def exercises(page):
+    """Return the cells below a page's headings of exercises, by the names of their functions."""
+    pairs = zip(page.cells, page.cells[1:])
+    cells = [code for text, code in pairs if re.search(r"^##+ Exercise \d", text.source, re.M)]
+    return {re.search(r"^def (\w+)", cell.source, re.M)[1]: cell for cell in cells}
+
+
+def docstring(source, name):
+    """Return the docstring of a function in a source, as it is written there."""
+    function = next(n for n in ast.parse(source).body if getattr(n, "name", "") == name)
+    return ast.get_source_segment(source, function.body[0])
+
+
+def with_docstring(source, name, words):
+    """Return a source with another docstring of a function."""
+    start = source.index(f"def {name}(")
+    return source[:start] + source[start:].replace(docstring(source, name), words, 1)
+
+
+def replaced(pattern, values, text):
+    """Return text in which values stand where the groups of a pattern match."""
+    match = re.search(pattern, text, re.M)
+    if match is None:
+        raise ValueError(f"README.md or the map of lesson 00 lacks {pattern}")
+    for group, value in reversed([*enumerate(values, start=1)]):
+        text = f"{text[: match.start(group)]}{value}{text[match.end(group) :]}"
+    return text
+
+
+def depends(path, changed):
+    """May the outputs of a notebook depend on files that changed?"""
+    cells = nbformat.read(path, as_version=4).cells
+    source = "\n".join(cell.source for cell in cells if cell.cell_type == "code")
+    finder = ModuleFinder([str(ROOT)])  # finds what is ours
+    finder.scan_code(compile(source, path.name, "exec"), finder.add_module("__main__"))
+    files = {Path(module.__file__) for module in finder.modules.values() if module.__file__}
+    folders = {file.parent for file in files}
+    return any(
+        file in files | {path}
+        or (file.suffix in (".cu", ".h", ".cpp") and file.parent in folders)
+        or file.name.startswith(f"lesson_{path.name[:2]}")  # read when lnlib.exercises checks
+        or f'"{file.name}"' in source
+        for file in changed
+    )
+
+
+def changed_files():
+    """Return the files that differ from the last commit."""
+    commands = "git diff --name-only HEAD", "git ls-files --others --exclude-standard"
+    runs = [subprocess.run(c.split(), cwd=ROOT, capture_output=True, text=True) for c in commands]
+    if any(done.returncode for done in runs):
+        sys.exit("git does not know what changed: name the files, or ask for --all")
+    return [ROOT / line for done in runs for line in done.stdout.splitlines()]
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("changed", nargs="*", type=Path, help="files (default: not committed)")
+    parser.add_argument("--all", action="store_true", help="execute all notebooks")
+    options = parser.parse_args()
+    rewritten = out_of_date()
+    for path, text in rewritten.items():
+        path.write_text(text, "utf-8")
+        print("rewrote", path.relative_to(ROOT))
+    changed = [path.resolve() for path in options.changed] or changed_files()
+    chosen = [p for p in all_notebooks() if options.all or depends(p, [*changed, *rewritten])]
+    form.execute_all(chosen)
+    if not draw_one_page.is_up_to_date():
+        draw_one_page.draw_all()
+
+
+if __name__ == "__main__":
+    main()
