@@ -9,6 +9,7 @@ with a row whose mean is larger than 0.7 times its spread; and dy, before gamma 
 blocks where that holds for a row of g = gamma * dy.
 """
 
+import contextlib
 from typing import NamedTuple
 
 import numpy as np
@@ -23,8 +24,8 @@ BLOCK = 2**18
 # rows. With a buffer shorter than a row it does not; very short rows are better off as it is.
 SHORT_BUFFER, LONG_ROW = 16, 512
 SMALL, FEW = 2**14, 2  # values, rows: up to here calls cost more than work, the reference is faster
-# Rows, and columns, that BLAS adds up; on old processors one after the other.
-RUN, STRIP = 16, 768
+# Rows, and columns, that BLAS adds up in float32; on old processors one after the other.
+RUN, STRIP = 16, 256
 
 
 class BlockedCache(NamedTuple):
@@ -83,33 +84,13 @@ def layer_norm_forward(x, gamma, beta, eps=1e-5, *, out=None):
         return _written(out, y, x), kept
     x, gamma, beta, eps, dtype = check_forward(x, gamma, beta, eps)
     y = check_out(out, x, dtype, x)
-    work, D = gamma.dtype, len(gamma)
-    flat_x, flat_y = x.reshape(-1, D), y.reshape(-1, D)  # (N, D)
-    mean, mean_lo, rstd = np.zeros((3, len(flat_x)), work)  # (N,) each
-    ones = np.ones(D, work)
-    buffer = np.empty((rows_per_block(len(flat_x), D), D), work)
-    with np.errstate(all="ignore"):  # what goes out of range is left to the reference
-        np.setbufsize(SHORT_BUFFER if D >= LONG_ROW else np.getbufsize())
-        for b in _slices(len(flat_x), len(buffer)):
-            xc = flat_x[b].astype(work, copy=False)  # (n, D)
-            m, var = _mean_and_variance(xc, ones)  # (n,) each
-            if not (2 * m * m <= var).all():
-                mean[b] = m
-                xc = np.subtract(xc, m[:, None], out=buffer[: len(xc)])
-                m, var = _mean_and_variance(xc, ones)
-            r = 1 / np.sqrt(var + eps)
-            if not ((np.abs(m) * r <= 1) & (r > 1e-3) & (r < 1e4)).all():
-                break
-            mean_lo[b], rstd[b] = m, r
-            x_hat = np.multiply(xc, r[:, None], out=buffer[: len(xc)])
-            x_hat -= (m * r)[:, None]
-            x_hat *= gamma
-            np.add(x_hat, beta, out=flat_y[b])
-        else:
-            per_row = (a.reshape(*x.shape[:-1], 1) for a in (mean, mean_lo, rstd))
-            return y, BlockedCache(x, *per_row, gamma)
-    y[...], kept = reference.layer_norm_forward(x, gamma, beta, eps)
-    return y, kept
+    flat_x, flat_y = (a.reshape(-1, x.shape[-1]) for a in (x, y))  # (N, D) each
+    with _short_buffer(x.shape[-1]):
+        found = _write_y(flat_x, gamma, beta, eps, flat_y)
+    if found is None:
+        y[...], kept = reference.layer_norm_forward(x, gamma, beta, eps)
+        return y, kept
+    return y, BlockedCache(x, *found.reshape(3, *x.shape[:-1], 1), gamma)
 
 
 def layer_norm_backward(dy, cache, *, out=None):
@@ -146,11 +127,10 @@ def layer_norm_backward(dy, cache, *, out=None):
     work, D = np.result_type(dy, cache.gamma), len(cache.gamma)
     flat_dy, flat_dx, flat_x = (a.reshape(-1, D) for a in (dy, dx, cache.x))  # (N, D)
     mean, mean_lo, rstd = (a.ravel().astype(work, copy=False) for a in cache[1:4])  # (N,) each
-    gamma, ones = cache.gamma.astype(work), np.ones(D, work)
+    gamma = cache.gamma.astype(work)
     sums = np.zeros((2, D), np.result_type(work, np.float64))  # dgamma, dbeta
     buffers = np.empty((3, rows_per_block(len(flat_x), D), D), work)
-    with np.errstate(all="ignore"):  # squares of g may go out of range; ends the short buffer
-        np.setbufsize(SHORT_BUFFER if D >= LONG_ROW else np.getbufsize())
+    with _short_buffer(D):
         for b in _slices(len(flat_x), buffers.shape[1]):
             m, lo, r = mean[b], mean_lo[b], rstd[b]  # (n,) each
             dy_b, xc = (a[b].astype(work, copy=False) for a in (flat_dy, flat_x))  # (n, D) each
@@ -158,22 +138,69 @@ def layer_norm_backward(dy, cache, *, out=None):
             if m.any():
                 xc = np.subtract(xc, m[:, None], out=centred)
             np.multiply(dy_b, xc, out=terms)
-            sums[0] += _column_sums(r, terms) - _column_sums(r * lo, dy_b)
-            sums[1] += _column_sums(np.ones_like(r), dy_b)
-            np.multiply(dy_b, gamma, out=g)
-            mean_g, var_g = _mean_and_variance(g, ones)  # (n,) each
-            mean_terms = _row_mean(terms, gamma)  # the mean of g * xc
-            # squares may go out of range
-            if not ((2 * mean_g**2 <= var_g) & (var_g > 1e-35) & (var_g < np.inf)).all():
-                mean_dy = _row_mean(dy_b, ones)[:, None]  # (n, 1)
-                np.multiply(gamma, np.subtract(dy_b, mean_dy, out=g), out=g)
-                g += np.multiply(mean_dy, gamma - gamma.mean(), out=terms)
-                mean_g, mean_terms = _row_mean(g, ones), _row_mean(g, xc)
-            slope = r * (r * (r * (mean_terms - lo * mean_g)))  # (n,)
-            g *= r[:, None]
-            g -= np.multiply(xc, slope[:, None], out=terms)
-            np.add(g, (slope * lo - r * mean_g)[:, None], out=flat_dx[b])
+            sums += _column_sums(np.stack([-r * lo, np.ones_like(r)]), dy_b)
+            sums[0] += _column_sums(r[None], terms)[0]
+            means = _write_g(dy_b, xc, gamma, terms, g)
+            _write_dx(g, xc, lo, r, *means, terms, flat_dx[b])
     return dx, *sums.astype(dtype)
+
+
+def _write_y(x, gamma, beta, eps, y):
+    """Write y, (N, D); return mean, mean_lo and rstd, (3, N), or None if the reference should."""
+    (N, D), work = x.shape, gamma.dtype
+    found, ones = np.zeros((3, N), work), np.ones(D, work)
+    buffer = np.empty((rows_per_block(N, D), D), work)
+    for b in _slices(N, len(buffer)):
+        xc = x[b].astype(work, copy=False)  # (n, D)
+        m, var = _mean_and_variance(xc, ones)  # (n,) each
+        if not (2 * m * m <= var).all():
+            found[0, b] = m
+            xc = np.subtract(xc, found[0, b, None], out=buffer[: len(xc)])
+            m, var = _mean_and_variance(xc, ones)
+        r = 1 / np.sqrt(var + eps)
+        if not ((np.abs(m) * r <= 1) & (r > 1e-3) & (r < 1e4)).all():
+            return None
+        found[1:, b] = m, r
+        x_hat = np.multiply(xc, found[2, b, None], out=buffer[: len(xc)])
+        x_hat -= (m * r).astype(work)[:, None]
+        x_hat *= gamma
+        np.add(x_hat, beta, out=y[b])
+    return found
+
+
+def _write_g(dy, xc, gamma, terms, g):
+    """Write g = gamma * dy, less a constant where needed; return means of g and of g * xc, (n,).
+
+    terms holds dy * xc, and may be overwritten.
+    """
+    ones = np.ones_like(gamma)
+    np.multiply(dy, gamma, out=g)
+    mean, square = _mean_of_product(g, ones), np.vecdot(g, g) / len(gamma)  # (n,) each
+    if ((3 * mean * mean <= square) & (square > 1e-35) & (square < np.inf)).all():  # in range
+        return mean, _mean_of_product(terms, gamma)
+    mean_dy = _mean_of_product(dy, ones).astype(g.dtype)[:, None]  # (n, 1)
+    np.multiply(gamma, np.subtract(dy, mean_dy, out=g), out=g)
+    g += np.multiply(mean_dy, gamma - gamma.mean(), out=terms)
+    return _mean_of_product(g, ones), _mean_of_product(g, xc)
+
+
+def _write_dx(g, xc, lo, r, mean_g, mean_gxc, terms, dx):
+    """Write dx from g and xc, (n, D), and numbers per row; g and terms are overwritten."""
+    slope = r * (r * (r * (mean_gxc - lo * mean_g)))  # (n,), in float64
+    g *= r[:, None]
+    g -= np.multiply(xc, slope.astype(g.dtype)[:, None], out=terms)
+    np.add(g, (slope * lo - r * mean_g).astype(g.dtype)[:, None], out=dx)
+
+
+@contextlib.contextmanager
+def _short_buffer(D):
+    """Let NumPy use a buffer shorter than a row of D, if that is long, and hide warnings.
+
+    What goes out of range is found later.
+    """
+    with np.errstate(all="ignore"):  # in the end, the buffer is as it was, too
+        np.setbufsize(SHORT_BUFFER if D >= LONG_ROW else np.getbufsize())
+        yield
 
 
 def _written(out, result, *inputs):
@@ -194,26 +221,26 @@ def _slices(total, size):
 
 
 def _mean_and_variance(a, ones):
-    mean = _row_mean(a, ones)
-    return mean, _row_mean(a, a) - mean * mean
+    mean = _mean_of_product(a, ones)
+    return mean, _mean_of_product(a, a) - mean * mean
 
 
-def _row_mean(a, b):
-    """Return the means of the rows of a * b: (n, D) and (n, D) or (D,) give (n,)."""
+def _mean_of_product(a, b):
+    """Return the means of the rows of a * b as float64: (n, D) and (n, D) or (D,) give (n,)."""
     D = a.shape[1]
-    if D <= STRIP:
-        return (a @ b if b.ndim == 1 else np.vecdot(a, b)) / D
-    width, left = divmod(D, -(-D // STRIP))
-    strips = (v[..., : D - left].reshape(*v.shape[:-1], -1, width) for v in (a, b))
-    total = np.vecdot(*strips).sum(axis=-1)
-    if left:
-        total += np.vecdot(a[:, -left:], b[..., -left:])
-    return total / D
+    strips = D // STRIP
+    whole = strips * STRIP
+    parts = np.vecdot(*(v[..., :whole].reshape(*v.shape[:-1], strips, STRIP) for v in (a, b)))
+    total = parts.astype(np.result_type(a, np.float64)) @ np.ones(strips)
+    return (total + np.vecdot(a[:, whole:], b[..., whole:])) / D
 
 
 def _column_sums(weights, a):
-    """Return weights @ a, (n,) by (n, D), as float64: (D,)."""
-    whole = len(a) // RUN * RUN
-    runs = weights[:whole].reshape(-1, 1, RUN) @ a[:whole].reshape(-1, RUN, a.shape[1])
-    rest = np.einsum("n,nd->d", weights[whole:], a[whole:]).astype(np.float64)
-    return rest + np.ones(len(runs)) @ runs[:, 0].astype(np.float64)
+    """Return weights @ a, (k, n) by (n, D), as float64: (k, D)."""
+    whole, shape = len(a) // RUN * RUN, (len(weights), a.shape[1])
+    per_run = weights[:, :whole].reshape(len(weights), -1, RUN).swapaxes(0, 1)
+    runs = (per_run @ a[:whole].reshape(-1, RUN, a.shape[1])).reshape(
+        -1, weights.shape[0] * shape[1]
+    )
+    rest = np.einsum("kn,nd->kd", weights[:, whole:], a[whole:]).astype(np.float64)
+    return rest + (np.ones(len(runs)) @ runs.astype(np.float64)).reshape(shape)

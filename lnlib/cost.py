@@ -88,11 +88,11 @@ def cost(variant, direction, N, D, dtype=np.float32, *, out=False, elides=True):
     values = (held - out) * N * D
     if variant == "blocked":
         rows = blocked.rows_per_block(N, D)
-        block = rows * D
+        block, doubles = rows * D, 8 // itemsize  # sums over rows are added up in float64
         if direction == "forward":  # a buffer with some statistics; mean, mean_lo, rstd of each row
-            values += block + 7 * rows + 3 * N
-        else:  # three buffers, and the sums of runs of rows, in this dtype and in float64
-            values += 3 * block + block // blocked.RUN * (itemsize + 8) // itemsize
+            values += block + 7 * doubles * rows + 3 * N
+        else:  # three buffers, and two sums of each run of rows, in this dtype and in float64
+            values += 3 * block + 2 * block // blocked.RUN * (1 + doubles)
     return Cost(flops * N * D, moved * N * D * itemsize, values * itemsize)
 
 

@@ -1,19 +1,27 @@
 """Is this backward pass the derivative of this forward pass? Four ways to ask.
 
 Every check uses the scalar probe L = sum(dy * y) with a random dy and works in float64. Nothing
-here knows the layer: how far an array can be moved, and the size that its gradient has where
-nothing cancels, are measured on the forward pass (see `_scales`). Errors are relative to that
-size, so that a gradient which is zero for a good reason is not called wrong for its rounding.
+here knows the layer. A numerical derivative comes with an estimate of its own error: a gradient
+fails if the two differ by more than the estimate allows, and where the estimate is too large, the
+report says that the check cannot judge. The error of an entry is relative to the sum of
+|dy_j * derivative of y_j|, so that it stays small where these terms cancel. What the estimate
+allows is added to that size.
 """
 
 from dataclasses import dataclass
 from numbers import Integral
+from typing import NamedTuple
 
 import numpy as np
 from tqdm import tqdm
 
 RTOL = {"central": 1e-8, "complex": 1e-14}
-_STEP = {"central": np.cbrt(2.0**-52), "complex": 1e-30}  # of the length on which y bends
+_SAFETY = 10  # an error may be larger than its estimate by this factor
+_ENOUGH = 1e-10  # relative error of a derivative that needs no further step
+_COARSE = 1e-5  # a derivative with a larger relative error judges nothing, unless rtol is larger
+_ROUNDING = 2.0**-48  # error that rounding leaves in every entry, relative to the largest one
+_TINY = 1e-30  # the complex step, relative to the largest central one
+_REACH = (1.1, 1e6, 1e6)  # the largest step, relative to the array: y bends little in gamma, beta
 _NAMES = ("dx", "dgamma", "dbeta")
 _TITLE = {"central": "central differences", "complex": "complex step"}
 
@@ -27,12 +35,14 @@ class Report:
     method : str
     rtol : float
     errors : dict of str to float
-        Largest error of each gradient, relative as the module says; nan if a value was not finite
-        or not comparable, inf if a gradient should be zero and is not. Neither ever passes.
+        Largest error of each gradient, relative as the module says; nan if it could not be
+        compared, inf if an entry should be zero and is not.
     checked : dict of str to (int, int)
         How many entries were compared, of how many.
     problems : dict of str to str
-        Why a gradient could not be compared.
+        Why a gradient could not be compared, or in which dtype forward returns y.
+    unjudged : dict of str to str
+        Why some entries of a gradient cannot be judged; all of them if the key is "forward".
     """
 
     method: str
@@ -40,22 +50,26 @@ class Report:
     errors: dict
     checked: dict
     problems: dict
+    unjudged: dict
 
     @property
     def passed(self):
-        """True if every error is finite and at most rtol."""
-        return all(np.isfinite(e) and e <= self.rtol for e in self.errors.values())
+        """True if every error is finite and at most rtol, and everything could be judged."""
+        small = all(np.isfinite(e) and e <= self.rtol for e in self.errors.values())
+        return small and not self.unjudged
 
     def __str__(self):
-        lines = [
-            f"{self.method}, tolerance {self.rtol:.0e}: {'passed' if self.passed else 'FAILED'}"
-        ]
+        wrong = any(not e <= self.rtol for e in self.errors.values())
+        verdict = "FAILED" if wrong else "passed"
+        if "forward" in self.unjudged or (self.unjudged and not wrong):
+            verdict = "cannot judge"
+        lines = [f"{self.method}, tolerance {self.rtol:.0e}: {verdict}"]
         for name, error in self.errors.items():
             size = f"<= {self.rtol:.0e}" if error <= self.rtol else f"{error:.1e}"
             done, total = self.checked[name]
             lines.append(f"  {name:<11} {size:<9} {done} of {total} entries")
-        lines += [f"  {name} has {problem}" for name, problem in self.problems.items()]
-        return "\n".join(lines)
+        remarks = *self.problems.items(), *self.unjudged.items()
+        return "\n".join([*lines, *(f"  {name} has {remark}" for name, remark in remarks)])
 
 
 def gradcheck(
@@ -67,28 +81,26 @@ def gradcheck(
     Parameters
     ----------
     forward : callable
-        forward(x, gamma, beta) -> (y, cache), y of the shape of x and linear in gamma and beta.
+        forward(x, gamma, beta) -> (y, cache), y of the shape of x.
     backward : callable
         backward(dy, cache) -> (dx, dgamma, dbeta).
     x : array_like, shape (..., D)
     gamma, beta : array_like, shape (D,)
         Real; taken as float64. Values that differ from entry to entry test most.
     method : {"central", "complex"}
-        Central differences [1]_ divide by the step really taken, (x + h) - (x - h). They lose
-        digits where x has an offset beyond 1e11 spreads, or beta is a hundred times gamma or
-        more. The complex step [2]_ subtracts nothing; forward must accept complex input.
+        Central differences of several steps are extrapolated to step 0 [1]_ [2]_. The complex
+        step [3]_ subtracts nothing; forward must accept complex input and be analytic, without
+        abs, max or np.var. Central differences along a random direction test that.
     h : float, optional
-        Step, the same for every entry. By default it fits the length on which y bends, which is
-        measured row by row: cbrt(2**-52) or 1e-30 of it for x. In gamma and beta y is linear:
-        a central step changes y by its own size or more, a complex one is 1e-30 of that.
+        Step, the same for every entry; then nothing is extrapolated or estimated.
     sample : int, optional
         Check this many randomly chosen entries of each array. By default all of them.
     rtol : float, optional
-        By default 1e-8 (central) or 1e-14 (complex). An error in dx is relative to the steepest
-        mean slope of dy * y in its row, one in dgamma and dbeta to the largest sum of
-        |dy * change of y| of any column.
+        Relative error that is called wrong, by default 1e-8 (central) or 1e-14 (complex). An
+        entry is judged if its numerical derivative is known to 1e-5 or rtol of its own size, or
+        to rtol of the largest entry's.
     seed : int
-        For dy, the directions and the choice of entries.
+        For dy, the direction and the choice of entries.
     progress : bool
         Show a progress bar on stderr.
 
@@ -106,8 +118,10 @@ def gradcheck(
 
     References
     ----------
-    .. [1] P. E. Gill, W. Murray, M. H. Wright, "Practical Optimization", 1981, section 8.6.
-    .. [2] W. Squire, G. Trapp, SIAM Review 40 (1998) 110-112, doi:10.1137/S003614459631241X.
+    .. [1] C. J. F. Ridders, "Accurate computation of F'(x) and F'(x) F''(x)", Advances in
+       Engineering Software 4 (1982) 75-76, doi:10.1016/S0141-1195(82)80057-0.
+    .. [2] W. H. Press et al., "Numerical Recipes", 3rd ed., 2007, section 5.7.
+    .. [3] W. Squire, G. Trapp, SIAM Review 40 (1998) 110-112, doi:10.1137/S003614459631241X.
     """
     if h is not None and not h > 0:
         raise ValueError(f"h must be positive, got {h}")
@@ -115,31 +129,29 @@ def gradcheck(
         raise ValueError(f"sample must be a positive integer or None, got {sample!r}")
     rtol = _tolerance(method, rtol, RTOL)
     point, dy, gradients, problems, rng = _probe(forward, backward, x, gamma, beta, seed)
-    lengths, yardsticks = _scales(forward, point, dy, rng)
-    unit = (_STEP[method], *2 * [1 if method == "central" else _STEP[method]])
+    unjudged = _not_analytic(forward, point, dy, rng) if method == "complex" else {}
     errors, checked = {}, {}
-    for k, (name, d, p) in enumerate(zip(_NAMES, gradients, point)):
+    for k, (name, p) in enumerate(zip(_NAMES, point)):
         errors[name], checked[name] = np.nan, (0, p.size)
-        if name in problems:
-            continue
-        entries, numeric = rng.permutation(p.size)[:sample], []
-        for i in tqdm(entries, desc=name, disable=not progress):
-            steps = [np.zeros_like(p) for p in point]
-            steps[k].flat[i] = unit[k] * lengths[k].flat[i] if h is None else h
-            change, taken = _change(forward, point, steps, dy, method)
-            numeric.append(change / taken[k].flat[i])
-        error = _relative(d.ravel()[entries] - numeric, yardsticks[k].ravel()[entries])
-        errors[name] = error if np.isfinite(d).all() else np.nan
-        checked[name] = len(entries), p.size
-    return Report(_TITLE[method], rtol, errors, checked, problems)
+        if name in gradients:
+            entries, found = rng.permutation(p.size)[:sample], []
+            for i in tqdm(entries, desc=name) if progress else entries:
+                direction = [np.zeros_like(p) for p in point]
+                direction[k].flat[i] = 1
+                line = forward, point, dy, direction, gradients
+                found.append(_along(method, line, rtol, h, _REACH[k]))
+            errors[name], doubts = _verdict(name, found, rtol)
+            unjudged |= doubts
+            checked[name] = len(entries), p.size
+    return Report(_TITLE[method], rtol, errors, checked, problems, unjudged)
 
 
 def directional_check(forward, backward, x, gamma, beta, *, method="central", rtol=None, seed=0):
     """Move x, gamma and beta along one random direction: does the loss change as predicted?
 
-    Twenty to ninety forward passes find out how far x can be moved, one or two more do it, whatever
-    the size of x; gamma and beta move by gamma's size. The prediction is the sum of gradient times
-    step really taken; the error is relative to the root of the sum of squared terms.
+    An entry moves in inverse proportion to its gradient, if that is at least a thousandth of the
+    largest of its array, so that entries with small gradients count too. The error is relative to
+    the root of the sum of squared terms, gradient times move.
 
     Parameters
     ----------
@@ -160,13 +172,15 @@ def directional_check(forward, backward, x, gamma, beta, *, method="central", rt
     """
     rtol = _tolerance(method, rtol, {"central": 1e-8, "complex": 1e-12})
     point, dy, gradients, problems, rng = _probe(forward, backward, x, gamma, beta, seed)
-    size = np.abs(point[1]).max() or 1  # gamma's, so that no array's share drowns the others'
-    lengths = _scales(forward, point, dy, rng)[0][0], size, size
-    steps = [_STEP[method] * s * rng.standard_normal(p.shape) for s, p in zip(lengths, point)]
-    change, taken = _change(forward, point, steps, dy, method)
-    terms = np.concatenate([(d * t).ravel() for d, t in zip(gradients, taken)])
-    error = _relative(terms.sum() - change, np.sqrt(np.sum(terms**2)))
-    return _one_number(f"directional {_TITLE[method]}", rtol, "directional", error, point, problems)
+    unjudged = _not_analytic(forward, point, dy, rng) if method == "complex" else {}
+    found = None
+    if len(gradients) == 3:
+        direction = [_direction(d, rng) for d in gradients.values()]
+        found = _along(method, (forward, point, dy, direction, gradients), rtol)
+        terms = [d * v for d, v in zip(gradients.values(), direction)]
+        found = found._replace(size=np.sqrt(sum(np.sum(t * t) for t in terms)))
+    title = f"directional {_TITLE[method]}"
+    return _one_number(title, rtol, "directional", found, point, problems, unjudged)
 
 
 def adjoint_check(jvp, forward, backward, x, gamma, beta, *, rtol=1e-12, seed=0):
@@ -198,20 +212,33 @@ def adjoint_check(jvp, forward, backward, x, gamma, beta, *, rtol=1e-12, seed=0)
     Jv = np.asarray(jvp(*point, *v))
     if Jv.shape != u.shape:
         raise ValueError(f"jvp must return the shape of y, {u.shape}, got {Jv.shape}")
-    left = u * Jv
-    right = np.concatenate([(d * w).ravel() for d, w in zip(gradients, v)])
-    error = _relative(left.sum() - right.sum(), np.sqrt(np.sum(left**2) + np.sum(right**2)))
-    return _one_number("adjoint test", rtol, "adjoint", error, point, problems)
+    found, left = None, u * Jv
+    if len(gradients) == 3:
+        right = np.concatenate([(d * w).ravel() for d, w in zip(gradients.values(), v)])
+        size = np.sqrt(np.sum(left**2) + np.sum(right**2))
+        found = _Slope(left.sum() - right.sum(), 0.0, size)
+    return _one_number("adjoint test", rtol, "adjoint", found, point, problems, {})
+
+
+class _Slope(NamedTuple):
+    """The derivative less what the gradients predict, its error, its terms' size, and the step."""
+
+    value: float
+    error: float
+    size: float
+    step: float = 0.0
 
 
 def _tolerance(method, rtol, defaults):
     if method not in RTOL:
         raise ValueError(f'method must be "central" or "complex", got {method!r}')
+    if rtol is not None and not rtol > 0:
+        raise ValueError(f"rtol must be positive, got {rtol}")
     return defaults[method] if rtol is None else rtol
 
 
 def _probe(forward, backward, x, gamma, beta, seed):
-    """Return the point, a random dy, the gradients, what is wrong with them, and the generator."""
+    """Return the point, a random dy, the usable gradients, all problems, and the generator."""
     point = []
     for name, value in (("x", x), ("gamma", gamma), ("beta", beta)):
         array = np.asarray(value)
@@ -225,86 +252,173 @@ def _probe(forward, backward, x, gamma, beta, seed):
     y, cache = forward(*(p.copy() for p in point))  # copies: forward or backward may write
     if np.shape(y) != shapes[0]:
         raise ValueError(f"forward must return y in the shape of x, {shapes[0]}, got {np.shape(y)}")
-    dy = rng.standard_normal(shapes[0])
-    gradients = backward(dy.copy(), cache)
-    if not isinstance(gradients, tuple | list) or len(gradients) != 3:
-        got = f"{len(gradients)} values in a " if isinstance(gradients, tuple | list) else ""
-        got += type(gradients).__name__
+    y_dtype, dy = np.asarray(y).dtype, rng.standard_normal(shapes[0])
+    returned = backward(dy.copy(), cache)
+    if not isinstance(returned, tuple | list) or len(returned) != 3:
+        got = f"{len(returned)} values in a " if isinstance(returned, tuple | list) else ""
+        got += type(returned).__name__
         raise ValueError(f"backward must return the tuple dx, dgamma, dbeta, got {got}")
-    gradients = [np.array(d) for d in gradients]
-    problems = {
-        name: f"shape {d.shape} and dtype {d.dtype}, expected {p.shape} and real numbers"
-        for name, d, p in zip(_NAMES, gradients, point)
-        if d.shape != p.shape or d.dtype.kind not in "fiu"
-    }
-    nothing = [np.full(p.shape, np.nan) for p in point]  # stands for what cannot be compared
-    gradients = [n if k in problems else d for k, d, n in zip(_NAMES, gradients, nothing)]
+    gradients, problems = {}, {}
+    if y_dtype != np.float64:
+        problems["forward"] = f"y in {y_dtype} for float64 input, so its rounding limits the check"
+    for name, value, p in zip(_NAMES, returned, point):
+        d = np.array(value)
+        if d.shape != p.shape or d.dtype.kind not in "fiu":
+            got = f"shape {d.shape} and dtype {d.dtype}"
+            problems[name] = f"{got}, expected {p.shape} and real numbers"
+        elif not np.isfinite(d).all():
+            problems[name] = "values that are not finite"
+        else:
+            gradients[name] = d.astype(np.float64)
     return point, dy, gradients, problems, rng
 
 
-def _scales(forward, point, dy, rng):
-    """Return the length on which y bends, and the yardstick, of x (row by row), gamma and beta.
+def _along(method, line, rtol, h=None, reach=1.1):
+    """Return the slope along a line = (forward, point, dy, direction, gradients)."""
+    ends = [(np.abs(p).max(), np.abs(v).max()) for p, v in zip(line[1], line[3]) if v.any()]
+    start = max(reach * max(1, size) / move for size, move in ends)
+    if method == "central":
+        measure = _central_difference(*line)
+        return _extrapolated(measure, start) if h is None else measure(h)._replace(error=0.0)
+    found = _complex_step(*line, h or _TINY * start)
+    if h is None and abs(found.value) > rtol * found.size:
+        # Another step is rounded in another way, and that is all that it changes.
+        others = [_complex_step(*line, _TINY * start * (1 + k / 9)).value for k in range(1, 9)]
+        found = found._replace(error=np.ptp([found.value, *others]))
+    return found
 
-    All rows of x move along a random direction, half as far each time. A row's length is the first
-    distance at which y bends little: half as far makes half the change, nearly. (So each row is
-    taken to have one such length.) Its yardstick is
-    the steepest mean slope of dy * y up to there and up to 8 times as far. (The slope at x itself
-    may be a remainder: with D = 2 LayerNorm's is what two large numbers leave of each other.)
+
+def _complex_step(forward, point, dy, direction, gradients, h):
+    y = np.asarray(forward(*(p + 1j * (h * v) for p, v in zip(point, direction)))[0])
+    if not np.iscomplexobj(y):
+        raise TypeError("forward must carry complex input through to y; it returned a real y")
+    terms = dy * y.imag / h
+    return _Slope(terms.sum() - _predicted(gradients, direction), 0.0, np.abs(terms).sum())
+
+
+def _predicted(gradients, moves):
+    return sum(np.sum(gradients[name] * m) for name, m in zip(_NAMES, moves) if name in gradients)
+
+
+def _central_difference(forward, point, dy, direction, gradients):
+    """Return a function: step -> slope, whose error is what the rounding of y explains."""
+    moved = np.zeros(dy.shape, bool)  # by any step so far: the rest of y cannot be off
+
+    def measure(h):
+        # |p| + |s| is a float, so p lies halfway between the floats p + s and p - s.
+        away = [np.abs(p) + h * np.abs(v) - np.abs(p) for p, v in zip(point, direction)]
+        steps = [np.copysign(s, v) for s, v in zip(away, direction)]
+        off = [np.abs(s - h * v).sum() > h * np.abs(v).sum() / 10 for s, v in zip(steps, direction)]
+        if any(off):  # floats are too far apart for this step
+            return _Slope(np.nan, np.nan, np.nan)
+        ends = [p + s for p, s in zip(point, steps)], [p - s for p, s in zip(point, steps)]
+        high, low = (np.array(forward(*end)[0]) for end in ends)  # copies, as forward may reuse y
+        moved[high != low] = True
+        terms = dy * (high - low) / 2
+        eps = np.finfo(np.result_type(high, np.float16)).eps
+        rounding = eps / 2 * np.sum(np.abs(dy) * (np.abs(high) + np.abs(low)), where=moved)
+        step = max(s.max() for s in away) / max(np.abs(v).max() for v in direction)
+        change = terms.sum() - _predicted(gradients, steps)
+        return _Slope(change / step, rounding / step, np.abs(terms).sum() / step, step)
+
+    return measure
+
+
+def _extrapolated(measure, start):
+    """Return the slope at step 0, from the largest steps that tell it.
+
+    The step shrinks by 64 until slopes settle. Then more steps are taken, smaller ones if the
+    error is mostly truncation and larger ones if it is rounding, until the error is small.
     """
-    x, gamma, beta = point
-    y = _y(forward, x, gamma, beta)
-    direction = rng.permuted(np.linspace(-1, 2, x.shape[-1]) + 0 * x, axis=-1)  # (..., D)
-    distance = 8 * max(1, np.abs(x).max())
-    length = np.where(np.isfinite(y).all(axis=-1, keepdims=True), 0.0, 1.0)  # (..., 1)
-    steepest, slopes, wider = np.zeros_like(length), [], np.inf
+    slopes, top = {}, start
+
+    def at(h):
+        slopes[h] = slopes.get(h) or measure(h)
+        return slopes[h]
+
     with np.errstate(all="ignore"):
-        while distance > 0 and not length.all():
-            move = distance * direction
-            change = _y(forward, x + move, gamma, beta) - _y(forward, x - move, gamma, beta)
-            slopes.append(np.abs(dy * change).max(axis=-1, keepdims=True) / (2 * distance))
-            bend = np.abs(wider - 2 * change).sum(axis=-1, keepdims=True)
-            found = (length == 0) & (bend <= np.abs(change).sum(axis=-1, keepdims=True) / 2)
-            length[found] = 2 * distance
-            steepest[found] = np.fmax.reduce(slopes[-5:])[found]
-            wider, distance = change, distance / 2
-    lengths, yardsticks = [length], [steepest]
-    zero, one = np.zeros_like(gamma), np.ones_like(gamma)
-    for ends in ((one, zero), (zero, one)):  # linear: 0 and 1 tell the slope
-        change = np.abs(_y(forward, x, *ends) - _y(forward, x, zero, zero))
-        largest = change.max()  # a step in gamma or beta changes y by its size or more
-        lengths.append(max(1, np.abs(y).max() / largest) if largest > 0 else 1)
-        yardsticks.append(np.abs(dy * change).reshape(-1, gamma.size).sum(axis=0).max())
-    shapes = [p.shape for p in point]
-    return [list(map(np.broadcast_to, values, shapes)) for values in (lengths, yardsticks)]
+        while not _settled(at(top), at(top / 64), at(top / 4096)) and top > start / 1e60:
+            top /= 64
+        smaller = (4**n for n in (1, 2, 4, 5, 7, 8, 9, 10, 11))
+        larger = iter((4, 16, 2, 8, 1 / 4, 1 / 2))
+        while True:
+            best, rounding = _ridders([slopes[h] for h in sorted(slopes)[::-1] if h < 64 * top])
+            divisor = next(larger if best.error < 2 * rounding else smaller, None)
+            if best.error <= _ENOUGH * best.size or best.size == 0 or divisor is None:
+                return best
+            at(top / divisor)
 
 
-def _y(forward, *point):
-    """Return a copy of y: forward may write every y into the same array."""
-    return np.array(forward(*(p.copy() for p in point))[0])
+def _settled(coarse, middle, fine):
+    """Say whether slopes at three steps, each 64 times smaller, agree, and better and better.
+
+    From afar x + tanh(x) looks like x: then slopes agree too, but less and less.
+    """
+    first, second = abs(coarse.value - middle.value), abs(middle.value - fine.value)
+    apart = max(first, abs(coarse.size - middle.size)) - middle.size / 5
+    agree = apart <= _SAFETY * middle.error
+    better = second <= first / 4 + _SAFETY * (middle.error + fine.error)
+    return not fine.step > 0 or (agree and better)
 
 
-def _change(forward, point, steps, dy, method):
-    """Return by how much sum(dy * y) changes along the steps, and the steps really taken."""
-    if method == "complex":
-        y = _y(forward, *(p + 1j * s for p, s in zip(point, steps)))
-        if not np.iscomplexobj(y):
-            raise TypeError("forward must carry complex input through to y; it returned a real y")
-        return np.sum(dy * y.imag), steps
-    # At least to the next float. Subtract y before summing: what does not change adds nothing.
-    steps = [np.sign(s) * np.fmax(np.abs(s), np.spacing(np.abs(p))) for p, s in zip(point, steps)]
-    plus, minus = [p + s for p, s in zip(point, steps)], [p - s for p, s in zip(point, steps)]
-    change = np.sum(dy * (_y(forward, *plus) - _y(forward, *minus)))
-    return change, [b - a for a, b in zip(minus, plus)]
+def _ridders(slopes):
+    """Return the best of Neville's extrapolations in step**2, and the rounding in its error.
+
+    Its error is the distance from the two numbers that it was made of, and their rounding.
+    """
+    best, rounding, above, steps = _Slope(np.nan, np.inf, np.nan), np.inf, [], []
+    slopes, excess = [slope for slope in slopes if np.isfinite(slope).all()], 1
+    if len(slopes) > 2:  # do the last two differ by more than truncation and rounding explain?
+        long, middle, short = slopes[-3:]
+        truncation = 4 * abs(long.value - middle.value) * (middle.step / long.step) ** 2
+        excess = max(1, (abs(middle.value - short.value) - truncation) / short.error)
+    for slope in slopes:
+        steps, row = [slope.step, *steps], [(slope.value, excess * slope.error)]
+        for (coarse, coarse_noise), longer in zip(above, steps[1:]):
+            (fine, noise), ratio = row[-1], (longer / slope.step) ** 2 - 1
+            value, noise = fine + (fine - coarse) / ratio, noise + (noise + coarse_noise) / ratio
+            error = max(abs(value - fine), abs(value - coarse)) + noise
+            if error < best.error:
+                best, rounding = _Slope(value, error, slope.size), noise
+            row.append((value, noise))
+        above = row
+    return best, rounding
 
 
-def _relative(difference, yardstick):
-    """Return the largest |difference| / yardstick; 0 / 0 is 0, and what is not finite gives nan."""
-    if not (np.isfinite(difference).all() and np.isfinite(yardstick).all()):
-        return np.nan
-    with np.errstate(divide="ignore", invalid="ignore"):
-        return float(np.max(np.where(difference == 0, 0, np.abs(difference) / yardstick)))
+def _direction(d, rng):
+    """Return a random move of about the same effect for every entry of the gradient d."""
+    size = np.abs(d).max() or 1
+    return rng.standard_normal(d.shape) / np.maximum(np.abs(d), size / 1000) / np.sqrt(d.size)
 
 
-def _one_number(title, rtol, name, error, point, problems):
+def _not_analytic(forward, point, dy, rng):
+    """Return what to say if complex step and central differences disagree along a direction."""
+    direction = [rng.choice([-1.0, 1.0], p.shape) * (p is point[0]) for p in point]
+    line = forward, point, dy, direction, {}
+    central, complex_step = (_along(method, line, rtol=1) for method in RTOL)
+    if abs(central.value - complex_step.value) > _SAFETY * central.error + 1e-4 * central.size:
+        got = f"the complex step gives {complex_step.value:.3g}, central differences "
+        got += f"{central.value:.3g}. np.var, abs and max are not analytic: use central differences"
+        return {"forward": f"no complex derivative: along one direction {got}"}
+    return {}
+
+
+def _verdict(name, found, rtol):
+    """Return the largest error of the entries that can be judged, and what to say of the rest."""
+    value, error, size, _ = np.transpose(found)
+    with np.errstate(all="ignore"):
+        known, largest = _SAFETY * error, np.fmax.reduce(size)
+        allowed = rtol * size + known + _ROUNDING * largest
+        relative = np.where(value == 0, 0, rtol * np.abs(value) / allowed)
+        sure = (value == 0) | (known <= max(rtol, _COARSE) * size) | (known <= rtol * largest)
+        worst = np.max((known / size)[~sure], initial=0)
+    doubt = f"{np.sum(~sure)} of {sure.size} entries whose numerical derivative is known to "
+    doubt += f"{worst:.0e} only"
+    return np.max(relative[sure], initial=0), {} if sure.all() else {name: doubt}
+
+
+def _one_number(title, rtol, name, found, point, problems, unjudged):
     size = sum(p.size for p in point)
-    return Report(title, rtol, {name: error}, {name: (0 if problems else size, size)}, problems)
+    error, doubts = (np.nan, {}) if found is None else _verdict(name, [found], rtol)
+    checked = 0 if found is None else size, size
+    return Report(title, rtol, {name: error}, {name: checked}, problems, unjudged | doubts)

@@ -1,7 +1,8 @@
 """How pytest runs the lessons: 00 to 05 with Python and NumPy alone, 09 as far as CuPy is there.
 
-The kernels of lessons 00 to 05 and of their solutions start with tests/bare/sitecustomize.py, which
-hides CuPy, compilers, the debugger and processes: so these lessons can also run in a browser.
+The kernels of the index, of lessons 00 to 05 and of their solutions start with
+tests/bare/sitecustomize.py, which hides CuPy, compilers, the debugger and processes: so these
+pages can also run in a browser.
 """
 
 import importlib.util
@@ -45,7 +46,7 @@ def pytest_runtest_setup(item):
     """Start the kernel of a lesson, up to 05 in its bare environment."""
     if item.parent.kernel is not None:
         return (yield)
-    bare = item.path.name < "06"
+    bare = item.path.name < "06" or item.path.name == "index.ipynb"
     with pytest.MonkeyPatch.context() as environment:
         if bare:
             paths = [str(BARE), *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))]

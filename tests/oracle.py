@@ -1,66 +1,75 @@
-"""The layer in 60-digit decimal arithmetic and in float64, straight from the definition."""
+"""The layer straight from its definition, in more digits than it has, and the promise's scales."""
 
 from decimal import Decimal, localcontext
 
 import numpy as np
 
+AT_LARGE, WORST = 4e-7, 8e-7  # float32: what `lnlib.layernorm` promises of its scales
+TINIEST = 2.0**-149  # below this float32 has no numbers
+
 
 def oracle(dy, x, gamma, beta, eps=1e-5):
-    """Return y, dx, dgamma, dbeta and the yardstick of dx, as float64 (x of shape (N, D))."""
+    """Return y, dx, dgamma, dbeta and the scale of each row of dx, as float64 (x: (N, D)).
+
+    In decimal arithmetic, with 60 digits.
+    """
     with localcontext() as context:
         context.prec = 60
         decimal = np.vectorize(lambda v: Decimal(float(v)), otypes=[object])
         eps = decimal(x.dtype.type(eps)).item()  # the eps that this dtype can hold
-        dy, x, gamma, beta = decimal(dy), decimal(x), decimal(gamma), decimal(beta)
-        D = x.shape[-1]
-        xc = x - x.sum(axis=-1, keepdims=True) / D
-        var = (xc * xc).sum(axis=-1, keepdims=True) / D
-        std = np.vectorize(lambda v: (v + eps).sqrt(), otypes=[object])(var)
-        x_hat, g = xc / std, gamma * dy
-        mean_g = g.sum(axis=-1, keepdims=True) / D
-        mean_gx = (g * x_hat).sum(axis=-1, keepdims=True) / D
-        dx = (g - mean_g - x_hat * mean_gx) / std
-        bound = np.abs(g).max(axis=-1, keepdims=True) / std
-        results = gamma * x_hat + beta, dx, (dy * x_hat).sum(axis=0), dy.sum(axis=0), bound
-        return [a.astype(np.float64) for a in results]
+        root = np.vectorize(Decimal.sqrt, otypes=[object])
+        results, scales = _layer(*map(decimal, (dy, x, gamma, beta)), eps, root)
+        return [a.astype(np.float64) for a in (*results, scales[1])]
+
+
+def promised(dy, x, gamma, beta, eps=1e-5):
+    """Return y, dx, dgamma, dbeta, and the four scales to which the promise is relative.
+
+    In float64, of float32 input.
+    """
+    eps = float(x.dtype.type(eps))
+    return _layer(*(a.astype(np.float64) for a in (dy, x, gamma, beta)), eps, np.sqrt)
+
+
+def _layer(dy, x, gamma, beta, eps, root):
+    def mean(a):
+        return a.sum(axis=-1, keepdims=True) / a.shape[-1]
+
+    def largest(a):
+        return np.abs(a).max(axis=-1, keepdims=True)
+
+    xc = x - x[:, :1]  # (N, D), with no offset, however large that of x
+    xc = xc - mean(xc)
+    rstd = 1 / root(mean(xc * xc) + eps)  # (N, 1)
+    x_hat = xc * rstd
+    m = mean(dy - dy[:, :1]) + dy[:, :1]  # (N, 1)
+    g = gamma * (dy - m) + m * (gamma - mean(gamma))  # less a constant
+    g = g - mean(g)
+    dx = rstd * (g - x_hat * mean(g * x_hat))
+    results = gamma * x_hat + beta, dx, (dy * x_hat).sum(axis=0), dy.sum(axis=0)
+    a, size = np.abs(gamma * (dy - m)) + np.abs(m * (gamma - mean(gamma))), np.abs(x_hat)
+    scales = (
+        largest(gamma) * largest(x_hat) + largest(beta),  # (N, 1)
+        rstd * largest(a + mean(a) + size * mean(a * size)),  # (N, 1)
+        (np.abs(dy) * (1 + size)).sum(axis=0).max(),
+        np.abs(dy).sum(axis=0).max(),
+    )
+    return results, scales
 
 
 def norm_wise(value, truth, scale=None):
     """Largest error relative to the largest truth (of the array) or to a given scale."""
-    value = np.asarray(value, dtype=np.float64)
     scale = np.abs(truth).max() if scale is None else scale
-    with np.errstate(invalid="ignore"):
-        return float(np.max(np.abs(value - truth) / scale))
+    with np.errstate(invalid="ignore", divide="ignore"):
+        error = np.abs(value - truth)
+        return float(np.max(np.where(error == 0, 0, error / scale)))
 
 
-def promised(dy, x, gamma, beta, eps=1e-5):
-    """Return y, dx, dgamma, dbeta in float64, and the sizes to which the promise is relative.
-
-    That of dx is less than promised, where gamma * dy cancels: see `promised_of_dx`.
-    """
-    eps = float(x.dtype.type(eps))
-    dy, x, gamma, beta = (a.astype(np.float64) for a in (dy, x, gamma, beta))
-    xc = x - x[:, :1]  # (N, D), exact, and small
-    xc -= xc.mean(axis=-1, keepdims=True)
-    rstd = 1 / np.sqrt(np.mean(xc * xc, axis=-1, keepdims=True) + eps)
-    x_hat = xc * rstd
-    m = dy.mean(axis=-1, keepdims=True)
-    g = gamma * (dy - m) + m * (gamma - gamma.mean())  # less mean(gamma) * m, which dx ignores
-    g -= g.mean(axis=-1, keepdims=True)
-    dx = rstd * (g - x_hat * np.mean(g * x_hat, axis=-1, keepdims=True))
-    results = gamma * x_hat + beta, dx, (dy * x_hat).sum(axis=0), dy.sum(axis=0)
-    sizes = (
-        np.abs(gamma).max() * np.abs(x_hat).max() + np.abs(beta).max(),
-        (rstd * np.abs(g)).max(),
-        (np.abs(dy) * (1 + np.abs(x_hat))).sum(axis=0),
-        np.abs(dy).sum(axis=0),
-    )
-    return results, sizes
-
-
-def promised_of_dx(dy, x, gamma, eps=1e-5):
-    """Return the size to which the promise for dx is relative."""
-    dy, x, gamma = (a.astype(np.float64) for a in (dy, x, gamma))
-    rstd = 1 / np.sqrt(x.var(axis=-1, keepdims=True) + eps)
-    m = dy.mean(axis=-1, keepdims=True)
-    return (rstd * (np.abs(gamma * (dy - m)) + np.abs(m * (gamma - gamma.mean())))).max()
+def fractions(got, dy, x, gamma, beta, eps=1e-5):
+    """Return the errors of y, dx (each row's, (N,)), dgamma and dbeta, in units of their scales."""
+    with np.errstate(invalid="ignore", divide="ignore"):
+        errors = [
+            np.where(value == truth, 0, np.abs(value - truth) / scale)
+            for value, truth, scale in zip(got, *promised(dy, x, gamma, beta, eps))
+        ]
+    return [e.max(axis=-1) for e in errors]

@@ -1,9 +1,10 @@
 """The CUDA kernels: emulated against float64, compiled for eight GPUs, and run on a GPU."""
 
+import contextlib
 import functools
+import itertools
 import json
 import re
-import subprocess
 import sys
 from importlib.util import find_spec
 from types import SimpleNamespace
@@ -15,11 +16,12 @@ from test_layernorm import DENORMAL, data
 
 import lnlib
 from lnlib import gpu
-from lnlib.gpu import bench, emulator, launch, passes, residency
+from lnlib.gpu import benchmark, emulated, instances, live, nvrtc, passes, residency
 
 PROMISE = 4e-7
 ORDERS = ["forward", "reverse", 1]
 BACKWARD = ["backward", "backward_single", "backward_atomic", "backward_looping"]
+HALF_TYPES = [name for name in instances.STORED if name != "float32" and hasattr(np, name)]
 
 
 def arrays(shape, **how):
@@ -33,14 +35,14 @@ def emulate(dy, x, gamma, beta, eps=1e-5, order="forward", kernel="backward", **
 
 def emulate_backward_changed(source, changed, dy, cache, order="forward"):
     """Run the backward pass with another source for one of its kernels; no other is compiled."""
+    usual, other = emulated.backend(order), emulated.backend(order, source)
 
-    def run(name, *launch):
-        own = source if name.startswith(f"{changed}<") else None
-        emulator._machine(order, own, None).run(name, *launch)
+    def run(configuration, *launch):
+        is_changed = configuration.expression.startswith(f"{changed}<")
+        (other if is_changed else usual).run(configuration, *launch)
 
-    machine = emulator._machine(order, None, None)
-    machine.run = run
-    return passes.backward(machine, dy, cache, changed if changed in BACKWARD else "backward")
+    kernel = changed if changed in BACKWARD else "backward"
+    return passes.backward(usual._replace(run=run), dy, cache, kernel)
 
 
 def assert_promise(got, dy, x, gamma, beta, eps=1e-5, sums=PROMISE):
@@ -97,7 +99,7 @@ GAMMAS = {"ones": (1, 0), "constant": (1.3, 0), "nearly constant": (1.3, 1e-4), 
 @pytest.mark.parametrize("kernel", BACKWARD)
 @pytest.mark.parametrize("gamma_is", GAMMAS)
 def test_dx_keeps_the_promise_for_biased_dy(kernel, gamma_is):
-    """The yardstick is the largest entry of dx: g centred once would lose a digit per 10."""
+    """The scale is the largest entry of dx: g centred once would lose a digit per 10."""
     level, spread = GAMMAS[gamma_is]
     for D in 33, 1100:
         dy, cache = biased(D)
@@ -132,20 +134,20 @@ def test_every_configuration_and_width(D, width):
 
 
 @pytest.mark.parametrize("D", [33, 1100])
-@pytest.mark.parametrize("kernel", passes.FORWARD + passes.BACKWARD)
+@pytest.mark.parametrize("kernel", instances.FORWARD + instances.BACKWARD)
 def test_every_kernel_in_every_order(D, kernel):
     """Right, and the same bits in every run and order; unless atomics add up as blocks come."""
     case = dy, x, gamma, beta = arrays((10, D), offset=1e7)
     y, cache = gpu.emulate_forward(x, gamma, beta)
     every = []
     for order in [*ORDERS, "forward"]:
-        if kernel in passes.FORWARD:
+        if kernel in instances.FORWARD:
             y, cache = gpu.emulate_forward(x, gamma, beta, kernel=kernel, order=order)
             every.append((y, *cache[1:4]))
         else:
             every.append(gpu.emulate_backward(dy, cache, kernel=kernel, order=order))
             assert_promise((y, *every[-1]), *case)
-    if kernel in passes.FORWARD:
+    if kernel in instances.FORWARD:
         assert_promise((y, *gpu.emulate_backward(dy, cache)), *case)
     same = [all(map(np.array_equal, every[0], again)) for again in every[1:]]
     assert same == ([False, False, True] if kernel == "backward_atomic" else [True] * 3)
@@ -154,7 +156,7 @@ def test_every_kernel_in_every_order(D, kernel):
 @pytest.fixture
 def one_block(monkeypatch):
     """One block is resident: fewer rows are enough for it to have its fill."""
-    monkeypatch.setattr(emulator, "BLOCKS", 1)
+    monkeypatch.setattr(emulated, "BLOCKS", 1)
 
 
 @pytest.mark.parametrize("kernel", ["backward", "backward_single"])
@@ -170,15 +172,15 @@ def test_second_stage_alone():
     """4000 rows of partial sums of 33 columns, some of them constant: float32 would lose digits."""
     partial = np.random.default_rng(0).uniform(0.5, 1, (4000, 33)).astype(np.float32)
     partial[:, :20] = partial[0, :20]
-    gradients = np.full(33, np.nan, np.float32)
-    numbers = {"rows": np.int32(4000), "columns": np.int32(33)}
-    run = emulator._machine("reverse", None, None).run
-    run("column_sums<256, 8>", 5, 256, 0, {"p": partial}, {"g": gradients}, numbers)
+    arguments = {"p": partial, "g": np.full(33, np.nan, np.float32)}
+    arguments |= {"rows": np.int32(4000), "columns": np.int32(33)}
+    second = gpu.Launch(gpu.read_source(), "column_sums<256, 8>", 5, 256, arguments)
+    gradients = gpu.emulate(second, order="reverse")["g"]
     assert np.array_equal(gradients, partial.astype(np.float64).sum(axis=0).astype(np.float32))
 
 
 def test_many_columns_and_a_block_full_of_rows(one_block):
-    case = arrays((passes.WARPS * passes.ROWS_PER_TEAM, 128), offset=1e3)
+    case = arrays((instances.WARPS * instances.ROWS_PER_GROUP, 128), offset=1e3)
     case[0][:] = np.random.default_rng(0).uniform(1, 2, 128)
     assert_promise(emulate(*case), *case)
 
@@ -274,7 +276,7 @@ def test_unaligned_arrays_are_loaded_one_float_at_a_time(name):
 
 
 def test_bytes_per_element():
-    """The numbers that lesson 06 tabulates."""
+    """The numbers that lesson 08 tabulates."""
     dy, x, gamma, beta = arrays((24, 1024))
 
     def per_element(name):
@@ -301,54 +303,53 @@ def test_bytes_per_element():
 # ---- Half types ----------------------------------------------------------------------------------
 
 
-def to_bfloat16(a):
-    """Return the bits of float32 numbers rounded to bfloat16, to even if there are two."""
-    bits = a.astype(np.float32).view(np.uint32)
-    return ((bits + 0x7FFF + (bits >> 16 & 1)) >> 16).astype(np.uint16)
+def to_stored(a, name):
+    """Round numbers to the nearest of a type: a search in all numbers >= 0 that it has."""
+    exponent_bits, mantissa_bits = instances.STORED[name][1:]
+    exponent, mantissa = np.divmod(
+        np.arange(2 ** (exponent_bits + mantissa_bits)), 2**mantissa_bits
+    )
+    power = exponent - mantissa_bits - 2 ** (exponent_bits - 1) + 1
+    numbers = np.where(exponent, 2**mantissa_bits + mantissa, 2 * mantissa) * 2.0**power
+    nearest = np.searchsorted((numbers[1:] + numbers[:-1]) / 2, np.abs(a))
+    sign = np.signbit(a).astype(int) << exponent_bits + mantissa_bits
+    return (nearest | sign).astype(f"u{np.dtype(name).itemsize}").view(name), numbers
 
 
-def to_float(a):
-    """Return float64 from any of the types that the kernels store."""
-    if a.dtype == np.uint16:
-        return (a.astype(np.uint32) << 16).view(np.float32).astype(np.float64)
-    return a.astype(np.float64)
+def to_float(a, numbers):
+    """Return float64 from the numbers of a type, of which those >= 0 are given in order."""
+    bits = a.view(f"u{a.itemsize}").astype(int)
+    return numbers[bits % len(numbers)] * np.where(bits < len(numbers), 1, -1)
 
 
-def half_ulp(values, dtype):
-    """Return half the distance of neighbours of the type near these values."""
-    digits, smallest = (11, -14) if dtype == np.float16 else (8, -126)
-    exponent = np.maximum(np.frexp(values)[1] - 1, smallest)
-    return 0.5 * 2.0 ** (exponent - digits + 1)
-
-
-@pytest.mark.parametrize(
-    "dtype, D, width",
-    [
-        (np.float16, 40, 8), (np.float16, 600, 1), (np.float16, 3000, 8),
-        (np.uint16, 33, 1), (np.uint16, 1024, 8), (np.uint16, 17000, 8),
-    ],
-)  # fmt: skip
-def test_half_types_are_rounded_once(dtype, D, width):
+@pytest.mark.parametrize("name", HALF_TYPES)
+@pytest.mark.parametrize("D", [33, 601, 40, 1024, 3000, 17000])  # odd: one entry a load
+def test_half_types_are_rounded_once(name, D):
     """Each entry is within half an ulp, but for the promise of the float32 arithmetic."""
-    stored = to_bfloat16 if dtype == np.uint16 else lambda a: a.astype(np.float16)
-    case = [stored(a) for a in arrays((9 if D < 4000 else 2, D), seed=D, offset=3)]
-    got = emulate(*case, width=width)
-    dy, x, gamma, beta = map(to_float, case)
+    given = arrays((9 if D < 4000 else 2, D), seed=D, offset=3)
+    case = [to_stored(a, name)[0] for a in given]
+    numbers = to_stored(given[0], name)[1]
+    got = emulate(*case)
+    dy, x, gamma, beta = (to_float(a, numbers) for a in case)
     y, cache = lnlib.layer_norm_forward(x, gamma, beta, float(np.float32(1e-5)))
     for result, exact in zip(got, (y, *lnlib.layer_norm_backward(dy, cache))):
-        assert result.dtype == dtype
-        bound = half_ulp(exact, dtype) + 2 * PROMISE * np.abs(exact).max()
-        assert (np.abs(to_float(result) - exact) <= bound).all()
+        assert result.dtype == name
+        k = np.searchsorted(numbers, np.abs(exact))  # the neighbours are numbers k - 1 and k
+        half_ulp = (numbers[k] - numbers[np.maximum(k - 1, 0)]) / 2
+        bound = half_ulp + 2 * PROMISE * np.abs(exact).max()
+        assert (np.abs(to_float(result, numbers) - exact) <= bound).all()
 
 
-def test_half_types_halve_the_bytes():
-    dy, x, gamma, beta = (a.astype(np.float16) for a in arrays((9, 64)))
+@pytest.mark.parametrize("name", HALF_TYPES)
+def test_half_types_save_bytes(name):
+    dy, x, gamma, beta = (to_stored(a, name)[0] for a in arrays((9, 64)))
     counts = {}
     _, cache = gpu.emulate_forward(x, gamma, beta, counts=counts)
     gpu.emulate_backward(dy, cache, counts=counts)
+    assert {"float16", "uint16"} <= set(HALF_TYPES)  # the table still has them
     assert counts["x"].loaded == 2 * x.nbytes and counts["y"].stored == x.nbytes
     assert counts["dx"].stored == counts["dy"].loaded == x.nbytes
-    with pytest.raises(TypeError, match="gamma must have dtype float16, got float32"):
+    with pytest.raises(TypeError, match=f"gamma must have dtype {name}, got float32"):
         gpu.emulate_forward(x, gamma.astype(np.float32), beta)
 
 
@@ -376,8 +377,16 @@ X = np.ones((2, 3), np.float32)
 ROW = np.ones(3, np.float32)
 BAD_FORWARD = {
     "x list": ({"x": [[1.0]]}, TypeError, "x must be a numpy.ndarray, got list"),
-    "x float64": ({"x": np.ones((2, 3))}, TypeError, "x must have dtype float32.*, got float64"),
-    "x swapped": ({"x": X.astype(">f4")}, TypeError, "x must have dtype float32.*, got >f4"),
+    "x float64": (
+        {"x": np.ones((2, 3))},
+        TypeError,
+        "x must have one of the dtypes float32.*, got float64",
+    ),
+    "x swapped": (
+        {"x": X.astype(">f4")},
+        TypeError,
+        "x must have one of the dtypes float32.*, got >f4",
+    ),
     "x scalar": ({"x": np.array(1, np.float32)}, ValueError, "x must have shape"),
     "D is 0": ({"x": X[:, :0]}, ValueError, "D >= 1"),
     "x transposed": ({"x": np.ones((3, 2), np.float32).T}, ValueError, "x must be C-contiguous"),
@@ -410,11 +419,8 @@ BAD_BACKWARD = {
     "dy shape": ({"dy": ROW}, ValueError, r"dy must have shape \(2, 3\), to fit x"),
     "dy strided": ({"dy": np.asfortranarray(X)}, ValueError, "dy must be C-contiguous"),
     "cache": ({"cache": (X, X, X, X)}, TypeError, "cache must be a lnlib.gpu.Cache, got tuple"),
-    "cache mean": (
-        {"cache": gpu.Cache(X, np.ones((2, 1)), X[:, :1], X[:, :1], ROW)},
-        TypeError,
-        "cache.mean must have dtype float32, got float64",
-    ),
+    "cache mean": ({"cache": gpu.Cache(X, np.ones((2, 1)), X[:, :1], X[:, :1], ROW)}, TypeError,
+                   "cache.mean must have dtype float32, got float64"),
     "kernel": ({"kernel": "forward"}, ValueError, "kernel must be one of backward, "),
 }  # fmt: skip
 
@@ -433,10 +439,9 @@ def test_sizes_beyond_the_kernels_integers(shape):
         shape=shape, ndim=2, size=shape[0] * shape[1], dtype=np.dtype(np.float32),
         flags=SimpleNamespace(c_contiguous=True),
     )  # fmt: skip
-    machine = emulator._machine("forward", None, None)
-    machine.array_type = SimpleNamespace
+    backend = emulated.backend()._replace(xp=SimpleNamespace(ndarray=SimpleNamespace))
     with pytest.raises(ValueError, match=r"x must have D < 2\*\*30 and fewer than 2\*\*31 rows"):
-        passes.forward(machine, huge, ROW, ROW, 1e-5)
+        passes.forward(backend, huge, ROW, ROW, 1e-5)
 
 
 def test_nothing_is_changed_in_place():
@@ -453,7 +458,7 @@ def test_nothing_is_changed_in_place():
 
 def test_rows_too_long_for_the_chip_are_read_again():
     def chosen(kernel, D, width, limit=227 * 1024):
-        return passes.configuration(kernel, D, width, limit).expression
+        return instances.configuration(kernel, D, width, limit).expression
 
     assert chosen("forward", 16384, 4) == "forward<512, 8, 4>"
     assert chosen("forward", 16385, 1) == "forward_looping<256, 1>"
@@ -462,40 +467,40 @@ def test_rows_too_long_for_the_chip_are_read_again():
     # what older and smaller GPUs have: fewer blocks, with more registers, or none
     assert chosen("backward", 1024, 4) == "backward<32, 8, 4, 8, 2>"
     assert chosen("backward", 1024, 4, 64 * 1024) == "backward<32, 8, 4, 8, 1>"
+    assert chosen("backward", 2048, 4, 64 * 1024) == "backward<128, 4, 4, 1, 3>"  # not 64 // 16
     assert chosen("backward", 8192, 4, 99 * 1024) == "backward<256, 8, 4, 1, 1>"
     assert chosen("backward", 8192, 4, 64 * 1024) == "backward_looping<256, 4>"
     for kernel, D in ("backward_single", 16385), ("backward_atomic", 16385):
         with pytest.raises(ValueError, match=f"{kernel} cannot hold rows of {D} entries"):
-            passes.configuration(kernel, D, 1)
+            instances.configuration(kernel, D, 1)
     with pytest.raises(ValueError, match="backward_atomic is for float32"):
-        passes.configuration("backward_atomic", 64, 8, stored="__half")
+        instances.configuration("backward_atomic", 64, 8, stored="__half")
 
 
 @pytest.mark.parametrize("limit", [64 * 1024, 99 * 1024, 227 * 1024])
-@pytest.mark.parametrize("dtype, widths", [(np.float32, (1, 4)), (np.float16, (1, 8))])
-def test_whatever_can_be_launched_is_compiled(dtype, widths, limit):
-    names, stored = set(passes.instances(dtype, limit)), passes.STORED[np.dtype(dtype).name]
-    for D in [1, 100, 128, 129, 513, 768, 1000, 4097, 8192, 8193, 16384, 16385, 10**6]:
-        for kernel in passes.FORWARD + passes.BACKWARD:
-            for width in widths:
-                try:
-                    chosen = passes.configuration(kernel, D, width, limit, stored)
-                except ValueError:
-                    continue
-                assert chosen.expression in names
+@pytest.mark.parametrize("dtype", ["float32", *HALF_TYPES])
+def test_whatever_can_be_launched_is_compiled(dtype, limit):
+    names, stored = set(instances.instances(dtype, limit)), instances.STORED[dtype].cpp
+    sizes = [1, 100, 128, 129, 513, 768, 1000, 4097, 8192, 8193, 16384, 16385, 10**6]
+    widths = 1, 16 // np.dtype(dtype).itemsize
+    kernels = instances.FORWARD + instances.BACKWARD
+    for kernel, D, width in itertools.product(kernels, sizes, widths):
+        with contextlib.suppress(ValueError):
+            chosen = instances.configuration(kernel, D, width, limit, stored)
+            assert chosen.expression in names
 
 
 @pytest.mark.parametrize("at_a_time", [1, 8])
 @pytest.mark.parametrize("rows", [1, 7, 2048, 8191, 8192, 65536, 1_000_000])
 def test_blocks_get_equally_many_rows(rows, at_a_time):
     for resident in (40, 132, 264, 2112):
-        blocks = passes.blocks_for(rows, resident, at_a_time)
-        teams = blocks * at_a_time
-        each = -(-rows // teams)
-        assert each <= passes.ROWS_PER_TEAM
-        assert teams - at_a_time < -(-rows // each)  # no block without rows
+        blocks = instances.blocks_for(rows, resident, at_a_time)
+        groups = blocks * at_a_time
+        each = -(-rows // groups)
+        assert each <= instances.ROWS_PER_GROUP
+        assert groups - at_a_time < -(-rows // each)  # no block without rows
         waves = -(-blocks // resident)
-        assert waves == max(1, -(-rows // (resident * at_a_time * passes.ROWS_PER_TEAM)))
+        assert waves == max(1, -(-rows // (resident * at_a_time * instances.ROWS_PER_GROUP)))
         if rows > 10 * resident * at_a_time:
             assert rows / (resident * at_a_time * waves * each) > 0.9  # most of the GPU is busy
 
@@ -532,11 +537,9 @@ def tightest(names, all_of_them=False):
 @pytest.mark.parametrize("arch", residency.LIMITS)
 def test_compiles_without_spills(arch):
     """What is nearest to it; for sm_75, where most registers are taken, and sm_90 whatever runs."""
-    from cupy.cuda import nvrtc
-
-    if int(arch.removeprefix("sm_")) not in nvrtc.getSupportedArchs():
+    if int(arch.removeprefix("sm_")) not in nvrtc.cupy_with_nvrtc().cuda.nvrtc.getSupportedArchs():
         pytest.skip(f"this NVRTC does not compile for {arch}")
-    every = passes.instances(shared_limit=residency.LIMITS[arch].shared_per_block)
+    every = instances.instances(shared_limit=residency.LIMITS[arch].shared_per_block)
     names = tightest(every, arch in ("sm_75", "sm_90"))
     if arch == "sm_90":
         names += [name for name in every if "looping" in name]
@@ -549,9 +552,9 @@ def test_compiles_without_spills(arch):
 
 
 @needs_nvrtc
-@pytest.mark.parametrize("arch, dtype", [("sm_75", np.float16), ("sm_90", np.uint16)])
+@pytest.mark.parametrize("dtype, arch", list(zip(HALF_TYPES, itertools.cycle(["sm_75", "sm_90"]))))
 def test_half_types_compile_without_spills(arch, dtype):
-    names = passes.instances(dtype, residency.LIMITS[arch].shared_per_block)
+    names = instances.instances(dtype, residency.LIMITS[arch].shared_per_block)
     assert all(kernel.spilled == 0 for kernel in gpu.compile(arch, tightest(names)).values())
 
 
@@ -601,44 +604,25 @@ def test_what_a_kernel_calls_is_not_reported_for_it():
     assert gpu.compile("sm_90", ["crowded<64>"], source)["crowded<64>"].spilled > 0
 
 
+NOT_COMPILED = [
+    ({"arch": "sm_1"}, "no kernel for sm_1: .*architecture"),
+    ({"source": "__global__ void f() { x }", "kernels": ["f"]}, '"x" is undefined'),
+    ({"kernels": ["forward<1>"]}, "no kernel for sm_90"),
+]
+
+
 @needs_nvrtc
-@pytest.mark.parametrize(
-    "change, message",
-    [
-        ({"arch": "sm_1"}, "no kernel for sm_1: .*architecture"),
-        ({"source": "__global__ void f() { x }", "kernels": ["f"]}, '"x" is undefined'),
-        ({"kernels": ["forward<1>"]}, "no kernel for sm_90"),
-    ],
-)
+@pytest.mark.parametrize("change, message", NOT_COMPILED)
 def test_compiler_errors_are_passed_on(change, message):
     with pytest.raises(ValueError, match=message):
         gpu.compile(**change)
 
 
-# ---- Nothing to run on ---------------------------------------------------------------------------
-
-
-def test_importing_is_light():
-    code = "import sys, lnlib.gpu; print([m for m in ('cupy', 'matplotlib') if m in sys.modules])"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout == "[]\n"
+# ---- Nothing to run on, and a CuPy whose kernels run in the emulator -----------------------------
 
 
 def test_status_says_what_is_there_or_missing():
     assert gpu.status().startswith("The kernels run on" if gpu.available() else "No GPU is used: ")
-
-
-def test_without_cupy(monkeypatch):
-    monkeypatch.setitem(sys.modules, "cupy", None)
-    launch.machine.cache_clear()
-    assert not gpu.available() and "CuPy is not installed" in gpu.status()
-    with pytest.raises(RuntimeError, match="CuPy is not installed"):
-        gpu.layer_norm_forward(X, ROW, ROW)
-    with pytest.raises(RuntimeError, match="CuPy is not installed"):
-        gpu.compile()
-
-
-# ---- launch.py, with a CuPy whose kernels run in the emulator ------------------------------------
 
 
 class FakeArray(np.ndarray):
@@ -648,12 +632,10 @@ class FakeArray(np.ndarray):
     def data(self):
         def copy_from_device(source, size):
             assert size == self.nbytes
-            self[:] = source.array
 
         return SimpleNamespace(
-            ptr=self.ctypes.data, device_id=self.device, array=self,
-            copy_from_device=copy_from_device,
-        )  # fmt: skip
+            ptr=self.ctypes.data, device_id=self.device, copy_from_device=copy_from_device
+        )
 
 
 class FakeFunction:
@@ -665,50 +647,54 @@ class FakeFunction:
 
     def __call__(self, grid, block, arguments, shared_mem):
         assert shared_mem <= self.max_dynamic_shared_size_bytes
+        assert {type(a) for a in arguments} <= {FakeArray, np.int32, np.int64, np.float32}
         named = {f"p{k}": a for k, a in enumerate(arguments)}
-        held = {k: a for k, a in named.items() if isinstance(a, np.ndarray)}
-        rest = {k: a for k, a in named.items() if k not in held}
-        assert {type(a) for a in rest.values()} <= {np.int32, np.int64, np.float32}
-        emulator._machine("forward", None, None).run(
-            self.name, *grid, *block, shared_mem, {}, held, rest
-        )
+        launch = gpu.Launch(gpu.read_source(), self.name, *grid, *block, named, shared_mem)
+        for name, values in gpu.emulate(launch).items():
+            named[name][...] = values
+
+
+class FakeKernel:  # of CuPy, and an event
+    def __init__(self, *words):
+        pass
+
+    def __call__(self, *words):
+        pass
+
+    compile = record = synchronize = __call__
 
 
 @pytest.fixture
 def fake_cupy(monkeypatch):
-    attributes = {"MultiProcessorCount": 2, "MaxSharedMemoryPerBlockOptin": 227 * 1024}
+    compiled, attributes = [], {"MultiProcessorCount": 2, "MaxSharedMemoryPerBlockOptin": 232448}
+    properties = dict(name=b"Fake", major=9, minor=0, multiProcessorCount=2, l2CacheSize=5)
     runtime = SimpleNamespace(
         driverGetVersion=lambda: 12090, getDeviceCount=lambda: 1, getDevice=lambda: 0,
-        getDeviceProperties=lambda k: {
-            "name": b"Fake", "major": 9, "minor": 0, "multiProcessorCount": 2,
-            "l2CacheSize": 5 * 2**20,
-        },
-        CUDARuntimeError=RuntimeError,
+        getDeviceProperties=lambda k: properties,
     )  # fmt: skip
-    compiled = []
 
     def raw_module(code, options, name_expressions):
-        assert code == gpu.read_source() and options == passes.options(name_expressions)
+        assert code == gpu.read_source() and options == nvrtc.options(name_expressions)
         compiled.extend(name_expressions)
         return SimpleNamespace(get_function=FakeFunction)
 
+    now = iter(range(1, 10**6))
     cuda = SimpleNamespace(
-        runtime=runtime, nvrtc=SimpleNamespace(getVersion=lambda: (12, 9)),
+        runtime=runtime, nvrtc=SimpleNamespace(getVersion=lambda: (12, 9)), Event=FakeKernel,
         Device=lambda: SimpleNamespace(attributes=attributes, synchronize=lambda: None),
         driver=SimpleNamespace(occupancyMaxActiveBlocksPerMultiprocessor=lambda *launch: 1),
+        get_elapsed_time=lambda start, end: next(now) / 1000,
     )  # fmt: skip
     fake = SimpleNamespace(
-        cuda=cuda, ndarray=FakeArray, RawModule=raw_module, compiled=compiled,
+        cuda=cuda, ndarray=FakeArray, RawModule=raw_module, RawKernel=FakeKernel, compiled=compiled,
         empty=lambda *a: np.full(a[0], np.nan, a[1]).view(FakeArray),
-        zeros=lambda *a: np.zeros(*a).view(FakeArray),
-        RawKernel=lambda code, name: SimpleNamespace(compile=lambda: None),
+        zeros=lambda *a: np.zeros(*a).view(FakeArray), asarray=lambda a: a.view(FakeArray),
+        negative=np.negative, __version__="0",
     )  # fmt: skip
-    monkeypatch.setattr(launch, "_cupy", lambda: fake)
-    for cached in (launch.machine, launch._function):
-        cached.cache_clear()
-    yield fake
-    for cached in (launch.machine, launch._function):
-        cached.cache_clear()
+    monkeypatch.setitem(sys.modules, "cupy", fake)
+    for cached in (live.backend, live._function):
+        monkeypatch.setattr(live, cached.__name__, functools.cache(cached.__wrapped__))
+    return fake
 
 
 @pytest.mark.parametrize(
@@ -721,142 +707,83 @@ def test_launching(fake_cupy, D, kernel):
         y, cache = gpu.layer_norm_forward(x, gamma, beta)
         assert_promise((y, *gpu.layer_norm_backward(dy, cache, kernel=kernel)), *case)
     assert len(fake_cupy.compiled) == len(set(fake_cupy.compiled)) <= 3  # each once
-    assert set(fake_cupy.compiled) <= set(passes.instances())
+    assert set(fake_cupy.compiled) <= set(instances.instances())
 
 
 def test_launching_checks_first(fake_cupy):
     assert gpu.available() and gpu.status().endswith("GPU: Fake, compute capability 9.0.")
-    x, row = X.view(FakeArray), ROW.view(FakeArray)
+    x, row, elsewhere = (a.view(FakeArray) for a in (X, ROW, ROW))
     with pytest.raises(TypeError, match="x must be a .*FakeArray, got ndarray"):
         gpu.layer_norm_forward(X, row, row)
-    elsewhere = ROW.view(FakeArray)
     elsewhere.device = 1
     with pytest.raises(ValueError, match="beta must be on the current device, 0, got device 1"):
         gpu.layer_norm_forward(x, row, elsewhere)
     assert fake_cupy.compiled == []
 
 
-@pytest.mark.parametrize(
-    "part, answer, sentence",
-    [
-        ("driverGetVersion", 0, "there is no NVIDIA driver"),
-        (
-            "getDeviceCount",
-            RuntimeError("cudaErrorNoDevice"),
-            r"does not start \(cudaErrorNoDevice",
-        ),
-        ("getVersion", OSError("no libnvrtc"), r"NVRTC is missing \(no libnvrtc"),
-        ("RawKernel", RuntimeError("no headers"), r"it compiles no kernel \(no headers"),
-    ],
-)
-def test_status_names_the_missing_part(fake_cupy, part, answer, sentence):
-    def call():
-        if isinstance(answer, Exception):
-            raise answer
-        return answer
+INSTALL = r"pip install -e '\.\[gpu\]'"
+MISSING = {  # what of CuPy answers how: what the message says
+    "cupy": (None, rf"CuPy is not installed \({INSTALL}; not on macOS\)"),
+    "cuda.runtime.driverGetVersion": (lambda: 0, "there is no NVIDIA driver"),
+    "cuda.runtime.getDeviceCount": (lambda: 1 / 0, r"CUDA does not start \(division by zero\)"),
+    "cuda.nvrtc.getVersion": (lambda: 1 / 0, rf"NVRTC, .*, is missing: {INSTALL} \(division"),
+    "RawKernel": (lambda *words: 1 / 0, rf"headers: {INSTALL} \(division by zero\)"),
+}
 
-    homes = {"getVersion": fake_cupy.cuda.nvrtc, "RawKernel": fake_cupy}
-    setattr(homes.get(part, fake_cupy.cuda.runtime), part, lambda *words: call())
-    assert not gpu.available()
-    with pytest.raises(RuntimeError, match=sentence):
+
+@pytest.mark.parametrize("part", MISSING)
+def test_messages_name_the_missing_part_and_the_command(fake_cupy, monkeypatch, part):
+    answer, message = MISSING[part]
+    if part == "cupy":
+        monkeypatch.setitem(sys.modules, "cupy", None)
+    else:
+        *home, name = part.split(".")
+        monkeypatch.setattr(functools.reduce(getattr, home, fake_cupy), name, answer)
+    assert not gpu.available() and re.search(message, gpu.status())
+    with pytest.raises(RuntimeError, match=message):
         gpu.layer_norm_forward(X, ROW, ROW)
+    if part in ("cupy", "cuda.nvrtc.getVersion"):
+        with pytest.raises(RuntimeError, match=message):
+            gpu.compile()
 
 
-@pytest.fixture
-def fake_bench(fake_cupy, monkeypatch):
+def test_benchmark_of_the_fake(fake_cupy, monkeypatch, tmp_path, capsys):
     """Every rung is run, checked and recorded; the times mean nothing here."""
-    now = iter(range(1, 10**6))
-    event = SimpleNamespace(record=lambda: None, synchronize=lambda: None)
-    fake_cupy.cuda.Event = lambda: event
-    fake_cupy.cuda.get_elapsed_time = lambda start, end: next(now) / 1000
-    fake_cupy.RawKernel = lambda code, name: FakeSpin()
-    fake_cupy.asarray = lambda a: a.view(FakeArray)
-    fake_cupy.negative, fake_cupy.add, fake_cupy.__version__ = np.negative, np.add, "0"
-    monkeypatch.setitem(sys.modules, "cupy", fake_cupy)
-    monkeypatch.setattr(bench, "REPEATS", 2)
-    monkeypatch.setattr(bench, "FLUSH", 1024)
-    monkeypatch.setattr(bench, "WARM_UP", 0)
-    return fake_cupy
-
-
-class FakeSpin:
-    def compile(self):
-        pass
-
-    def __call__(self, grid, block, arguments):
-        pass
-
-
-def test_benchmark_of_the_fake(fake_bench, monkeypatch, tmp_path, capsys):
+    for name, value in (("REPEATS", 2), ("FLUSH", 1024), ("WARM_UP", 0)):
+        monkeypatch.setattr(benchmark, name, value)
     path = tmp_path / "new" / "record.json"
-    assert bench.main(["--save", str(path), "--shapes", "9x32"]) == 0
+    assert benchmark.main(["--save", str(path), "--shapes", "9x32"]) == 0
+    assert "two stages" in capsys.readouterr().out
     record = json.loads(path.read_text())
-    assert record["device"] == "Fake" and record["driver"] == 12090 and record["nvrtc"] == "12.9"
-    assert record["multiprocessors"] == 2 and record["L2 bytes"] == 5 * 2**20
+    assert [record[k] for k in ("device", "nvrtc", "multiprocessors")] == ["Fake", "12.9", 2]
     rungs = [(one["pass"], one["rung"]) for one in record["measured"]]
-    assert len(rungs) == len(set(rungs)) == 9 + 1 + 2 * 2 * 2
+    assert len(set(rungs)) == 9 + 1 + 4 and len(rungs) == 9 + 1 + 2 * 4  # copies: first and last
     for one in record["measured"]:
-        size = bench.minimum_bytes(one["pass"], 9, 32) if one["rung"] != "add" else 12 * 9 * 32
+        size = {
+            "forward": 4 * (2 * 288 + 2 * 32) + 9 * 12,
+            "backward": 4 * (3 * 288 + 3 * 32) + 108,
+        }
+        size = 12 * 288 if one["rung"] == "add" else size[one["pass"]]
         assert one["GB/s"] == pytest.approx(size / one["microseconds"] / 1e3)
         assert one["p10"] <= one["microseconds"] <= one["p90"]
-        ceiling = min(
-            c["microseconds"]
-            for c in record["measured"]
-            if c["pass"] == one["pass"] and c["rung"].startswith("copy")
-        )
-        assert one["fraction of copy"] == pytest.approx(ceiling / one["microseconds"])
-    assert "two stages" in capsys.readouterr().out
-    right = launch.layer_norm_backward
+        copies = [c for c in record["measured"] if c["pass"] == one["pass"] and "copy" in c["rung"]]
+        fraction = min(c["microseconds"] for c in copies) / one["microseconds"]
+        assert one["fraction of copy"] == pytest.approx(fraction)
+    right = live.layer_norm_backward
 
     def wrong(dy, cache, **how):
         dx, dgamma, dbeta = right(dy, cache, **how)
         return dx, 2 * dgamma, dbeta
 
-    monkeypatch.setattr(launch, "layer_norm_backward", wrong)
-    with pytest.raises(AssertionError, match="atomics is wrong at 9 x 32: .*'dgamma': (1|0.99)"):
-        bench.main(["--shapes", "9x32"])
-
-
-def test_tuning_of_the_fake(fake_bench, monkeypatch, tmp_path, capsys):
-    monkeypatch.setattr(bench, "REPEATS", 1)
-    path = tmp_path / "tuned.json"
-    assert bench.main(["--tune", "--save", str(path), "--shapes", "20x128"]) == 0
-    measured = [
-        one
-        for one in json.loads(path.read_text())["measured"]
-        if not one["rung"].startswith("copy")
-    ]
-    names = {one["rung"] for one in measured}
-    for usual in "forward<32, 1, 4>", "backward<32, 1, 4, 8, 2>", "backward<32, 1, 4, 8, 4>":
-        assert f"{usual}, waves 1, columns 8" in names
-    for waves, columns in (2, 8), (3, 8), (1, 16), (1, 32):
-        assert any(name.endswith(f", waves {waves}, columns {columns}") for name in names)
-    for one in measured:
-        assert "failed" not in one and max(one["errors"].values()) <= PROMISE, one
-        assert len(one["errors"]) == (1 if one["pass"] == "forward" else 3)
-        assert 0 < one["fraction of copy"]
-    assert len(names) == len(measured)
-    assert capsys.readouterr().out.count(", waves ") == len(measured)
-
-
-def test_configurations_to_try(fake_bench):
-    arrays = (a.view(FakeArray) for a in data((20, 256), np.float32))
-    names = [name for _, name, _ in bench.configurations(*arrays)]
-    for usual in "forward<32, 2, 4>", "forward<64, 1, 4>", "backward<64, 1, 4, 1, 16>":
-        assert f"{usual}, waves 1, columns 8" in names
-    for waves, columns in (2, 8), (3, 8), (1, 16), (1, 32):
-        assert f"backward<32, 4, 4, 8, 2>, waves {waves}, columns {columns}" in names
-
-
-def test_minimum_bytes():
-    assert bench.minimum_bytes("forward", 10, 8) == 4 * (2 * 80 + 2 * 8) + 10 * 12
-    assert bench.minimum_bytes("backward", 10, 8) == 4 * (3 * 80 + 3 * 8) + 10 * 12
+    monkeypatch.setattr(live, "layer_norm_backward", wrong)
+    with pytest.raises(AssertionError, match="atomics is wrong: a relative error of 1e"):
+        benchmark.main(["--shapes", "9x32"])
 
 
 def test_benchmark_without_a_gpu(monkeypatch, capsys):
-    monkeypatch.setattr(launch, "_trouble", lambda: "No GPU is used: there is none.")
-    assert bench.main([]) == 1
-    assert capsys.readouterr().out == "No GPU is used: there is none.\n"
+    monkeypatch.setitem(sys.modules, "cupy", None)
+    assert benchmark.main([]) == 1
+    assert capsys.readouterr().out.startswith("No GPU is used: CuPy is not installed")
 
 
 # ---- On a GPU ------------------------------------------------------------------------------------

@@ -12,6 +12,7 @@ import nbformat
 import nbval.kernel
 import pytest
 from execute_notebooks import (
+    INDEX,
     README_FIGURE,
     all_notebooks,
     last_figure,
@@ -111,8 +112,9 @@ def test_texts_have_no_dead_links(name):
 @each_lesson
 def test_links_lead_to_the_page_after_and_back(path):
     linked = set(re.findall(r"\]\((.+?)\)", navigation(path)))
-    k, solved = LESSONS.index(path), solutions(path)
-    assert {page.name for page in LESSONS[max(k - 1, 0) : k + 2] if page != path} <= linked
+    pages = [INDEX, *LESSONS]
+    k, solved = pages.index(path), solutions(path)
+    assert {page.name for page in pages[k - 1 : k + 2] if page != path} <= linked
     assert solved.exists() == bool(size(path).exercises)
     if solved.exists():
         assert f"solutions/{solved.name}" in linked

@@ -71,7 +71,7 @@ def test_commands_name_extras_that_exist():
 
 def test_the_book_has_every_page():
     contents = (NOTEBOOKS / "book/toc.yml").read_text("utf-8")
-    patterns = re.findall(r"(?:root|glob|file): (\S+)$", contents, flags=re.M)
+    patterns = re.findall(r"(?:root|glob|file): \"?([^\"\n]+)", contents)
     pages = [p for pattern in patterns for p in NOTEBOOKS.glob(f"{pattern}.[im]*")]
     assert sorted(pages) == sorted([*all_notebooks(), NOTEBOOKS / "teaching.md"])
     assert re.search(r"sphinx-build -c (\S+) ", README)[1] == "notebooks/book"

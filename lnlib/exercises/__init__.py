@@ -1,6 +1,7 @@
 """The exercises of the lessons: `check` tries a learner's function and says what is missing."""
 
-from .checker import Verdict, check, inputs, load
+from ..checker import Verdict
+from .registry import check, inputs, load
 
 __all__ = ["Verdict", "check", "inputs", "load"]
 

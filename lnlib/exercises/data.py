@@ -5,9 +5,9 @@ from typing import NamedTuple
 import numpy as np
 
 from ..bugs import BUGS
+from ..checker import Terms, edits, functions_of
 from ..layernorm import LayerNormCache, layer_norm_forward
-from .describe import Terms
-from .edits import axes_of, edits, functions_of
+from .registry import axes_of
 
 
 class Layer(NamedTuple):
@@ -28,6 +28,11 @@ def layer(seed, *shape, spread=1.0):
     gamma = rng.uniform(0.5, 2, shape[-1]) * rng.choice([-1, 1, 1], shape[-1])  # (D,)
     beta, dy = rng.standard_normal(shape[-1]), 0.4 + rng.standard_normal(shape)  # (D,), (..., D)
     return Layer(dy, x, gamma, beta, *layer_norm_forward(x, gamma, beta))
+
+
+def zero_at_1(gamma):
+    """Return gamma, (D,), with a zero at 1: who divides by gamma gets NaN there."""
+    return gamma * (np.arange(gamma.size) != 1)
 
 
 def layers(*shape):
@@ -71,6 +76,7 @@ def float32_rows(seed, *shape):
 def _backward(dy, cache):
     x_hat, rstd, gamma = cache
     rows = tuple(range(dy.ndim - 1))
+    D = dy.shape[-1]  # noqa: F841, the edits below use it
     g = gamma * dy  # (B, T, D)
     mean_g = g.mean(axis=-1, keepdims=True)  # (B, T, 1)
     mean_gx = (g * x_hat).mean(axis=-1, keepdims=True)  # (B, T, 1)
@@ -78,7 +84,39 @@ def _backward(dy, cache):
     return dx, (dy * x_hat).sum(axis=rows), dy.sum(axis=rows)
 
 
-SLIPS = axes_of(_backward) | edits("""
+OF_BOTH_LAYERS = edits("""
+    - x_hat * => - x_hat / rstd *
+        the last term lacks an rstd: in front of it, or in x_hat.
+    - x_hat * => - x_hat / rstd**2 *  # "
+    - x_hat * => - x_hat * rstd *  # x_hat is divided by std already: here it is divided once more.
+    - x_hat * => - x_hat * rstd**2 *  # "
+    = cache => = cache; rstd = rstd / np.sqrt(1 - 1e-5 * rstd**2)
+        eps is missing under the root; rstd has it.
+    = cache => = cache; k = np.sqrt(1 - 1e-5 * rstd**2); x_hat, rstd = x_hat / k, rstd / k  # "
+    - x_hat * => - x_hat / (1 - 1e-5 * rstd**2) *  # "
+    - x_hat * => - x_hat / (1 - 1e-5 * rstd**2) ** 1.5 *  # "
+    = cache => = cache; rstd = 1 / np.sqrt(1 / rstd**2 - 1e-5 + NUMBER)
+        eps is {} here, and another one in rstd.
+    = cache => = cache; rstd = 1 / (np.sqrt(np.maximum(1 / rstd**2 - 1e-5, 0)) + NUMBER)
+        eps is outside the root, and {}: rstd has it inside, and another one.
+    g = gamma * dy => g = (gamma - NUMBER * (dy * x_hat).sum(axis=rows)) * dy
+        gamma was changed by {} * dgamma before dx used it: change it afterwards.
+    .mean(axis=-1, keepdims=True) => .sum(axis=-1, keepdims=True) / (D - 1)
+        sums along a row are divided by D - 1, where the layer has D.
+    .mean(axis=-1, keepdims=True) => .mean(axis=-1, keepdims=True) / D  # divided by D twice.
+    (g * x_hat).mean(axis=-1, keepdims=True) => (g * x_hat).mean(axis=-1, keepdims=True) / D  # "
+    .mean(axis=-1, keepdims=True) => .sum(axis=-1, keepdims=True) / len(dy)
+        divided by another size: the sums along a row have D entries.
+    .mean(axis=-1, keepdims=True) => .sum(axis=-1, keepdims=True) / (dy.size / D)  # "
+    .sum(axis=rows) => .sum(axis=rows) / len(dy)  # divided by len(dy); the rows add up.
+    (dy * x_hat).sum( => (dy * x_hat / rstd).sum(  # x or x - mean(x) stands where x_hat belongs.
+    (dy * x_hat).sum( => (dy * x_hat * rstd).sum(  # rstd is in it; x_hat is divided by std already.
+    (dy * x_hat).sum(axis=rows) => (g * x_hat).sum(axis=rows) / gamma
+        multiplied by gamma and divided by it again: that is NaN where gamma is 0. Sum dy * x_hat.
+""")  # of LayerNorm and of RMSNorm
+SLIPS = (
+    axes_of(_backward)
+    | edits("""
     .mean( => .sum(  # sums where the two means along the row belong.
     mean_g = g.mean( => mean_g = g.sum(  # the first mean is a sum.
     rstd * (g - mean_g => (rstd * g - mean_g  # rstd multiplies the first term only, not all three.
@@ -87,10 +125,22 @@ SLIPS = axes_of(_backward) | edits("""
     dy.sum( => g.sum(  # summed from g = gamma * dy; gamma and beta come after x_hat, so sum dy.
     (dy * x_hat).sum( => (dy * x_hat).mean(  # the mean over the rows, where they are added up.
 """)
+    | OF_BOTH_LAYERS
+)
+NO_MEAN = "g - mean_g - x_hat", "g - x_hat"  # what makes LayerNorm's dx that of RMSNorm
+OF_RMSNORM = {words: [(*way, NO_MEAN) for way in ways] for words, ways in OF_BOTH_LAYERS.items()}
+
+
+def of_rmsnorm():
+    """Return [(what is wrong, function of dy, x_hat, rstd, gamma)]: dx and dgamma."""
+    return [
+        (words, lambda dy, *cache, f=backward, **number: f(dy, cache, **number)[:2])
+        for words, backward in functions_of(OF_RMSNORM, _backward)
+    ]
 
 
 def museum(as_cache, outputs=slice(None)):
-    """Return {what is wrong: function}: every bug of `lnlib.bugs`, and slips of the keyboard.
+    """Return [(what is wrong, function)]: every bug of `lnlib.bugs`, and slips of the keyboard.
 
     Parameters
     ----------
@@ -101,16 +151,34 @@ def museum(as_cache, outputs=slice(None)):
     """
 
     def mistake(backward):
-        return lambda dy, *kept: backward(dy, as_cache(*kept))[outputs]
+        return lambda dy, *kept, **number: backward(dy, as_cache(*kept), **number)[outputs]
 
-    wrong = {f"{bug.name}. Forgotten: {bug.forgets}.": mistake(bug.backward) for bug in BUGS}
-    return wrong | {text: mistake(backward) for text, backward in functions_of(SLIPS, _backward)}
+    wrong = [(f"{bug.name}. Forgotten: {bug.forgets}.", bug.backward) for bug in BUGS]
+    wrong += functions_of(SLIPS, _backward)
+    return [(words, mistake(backward)) for words, backward in wrong]
+
+
+def sums_over(divisor):
+    """Return both sums along a row, over the divisor, as terms."""
+    return f"; sum(g) / {divisor}; x_hat * sum(g * x_hat) / {divisor}"
 
 
 DX_TERMS = Terms(  # of which dx, right or wrong, is usually a sum
     "rstd; 1; rstd**2; 1 / rstd; gamma * rstd",
     "g; mean(g); x_hat * mean(g * x_hat); mean(g * x_hat); x_hat * mean(g); dy; mean(dy);"
     "x_hat * mean(dy * x_hat); gamma * mean(dy); gamma * x_hat * mean(dy * x_hat);"
-    "x_hat * g * x_hat; x_hat * g * x_hat / dy.shape[-1]",
-    {"g": "gamma * dy"},
+    "x_hat * g * x_hat; x_hat * g * x_hat / D; x_hat * mean(g * x_hat) / rstd;"
+    "sum(g); x_hat * sum(g * x_hat)",
+    {"g": "gamma * dy", "D": "dy.shape[-1]"},
+    {k: k for k in ("1 / rstd", "rstd", "1 / rstd**2")} | {"sqrt(1 - 1 / D)": "(1 - 1 / D) ** 0.5"},
+    "rstd, or the eps in it, is not right.",
+)
+OVER_ROWS = (
+    "mean(axis=(0, 1)); mean(axis=0); mean(); sum(axis=(0, 1)) / D; sum(axis=0) / D; sum() / D;"
+    "sum(axis=(0, 1)) / len(dy); sum(axis=0) / (dy.size // D)"
+).split(";")
+ROWS_TERMS = DX_TERMS._replace(  # the same where there are several rows, which may be mixed
+    terms=DX_TERMS.terms
+    + sums_over("dy.size")
+    + "".join(f"; g.{way.strip()}; x_hat * (g * x_hat).{way.strip()}" for way in OVER_ROWS)
 )

@@ -5,9 +5,7 @@ import re
 import numpy as np
 
 from .. import gpu
-from ..gpu import emulator
-from .checker import NotChecked
-from .compare import BadResult
+from ..checker import BadResult, NotChecked
 
 ORDERS = "forward", "reverse", 1  # a kernel must not care who comes first
 
@@ -79,14 +77,14 @@ def source_of(text, name):
     code = code_of(text)
     if not re.search(rf"\b{name}\s*\(", code):
         raise BadResult(f"returns a text without the function {name}")
-    if trouble := not re.search(r"#\s*(if|define)", code) and _trouble(code):  # those may hide it
-        raise BadResult(f"returns a text {trouble}")
-    if not emulator.available():
-        raise NotChecked(emulator.status())
+    if not re.search(r"#\s*(if|define)", code) and (fault := _fault(code)):  # those may hide it
+        raise BadResult(f"returns a text {fault}")
+    if not gpu.emulator_available():
+        raise NotChecked(gpu.emulator_status())
     return text
 
 
-def _trouble(code):
+def _fault(code):
     """Say what is wrong with parentheses and with the heads of functions, or return None."""
     for left, right in "{}", "()", "[]":
         opened, closed = code.count(left), code.count(right)
@@ -100,9 +98,6 @@ def _trouble(code):
             return f"in which {name[1]} has no __device__ in front"
         if name and "__global__" in head and not re.search(r"\bvoid\b", head):
             return f"in which {name[1]} is __global__, a kernel: what threads call is __device__"
-
-
-UNFILLED = "only NaN: nobody writes it, or what += adds to, and registers, never got a value."
 
 
 def launch(pieces, kernel, blocks, threads, inputs, outputs, numbers, counts=None, hints=OUTSIDE):
@@ -133,36 +128,34 @@ def launch(pieces, kernel, blocks, threads, inputs, outputs, numbers, counts=Non
     """
     before, yours, after = pieces
     source = f'{before}\n#line 1 "your source"\n{yours}\n#line 1 "the check"\n{after}\n'
+    empty = {name: np.full(shape, np.nan, np.float32) for name, shape in outputs.items()}
+    given = gpu.Launch(source, kernel, blocks, threads, inputs | empty | numbers)
     for order in ORDERS:
-        results = {k: np.full(shape, np.nan, np.float32) for k, shape in outputs.items()}
         traffic = {}
-        try:
-            emulator.run(
-                order, source, traffic, kernel, blocks, threads, 0, inputs, results, numbers,
-                seconds=30,  # enough for all that ever returns
-            )  # fmt: skip
+        try:  # 30 seconds are enough for all that ever returns
+            left = gpu.emulate(given, order, traffic, seconds=30)
         except gpu.EmulationError as error:
-            said = in_other_words(str(error), kernel, yours)
-            more = [f". {hint}" for words, hint in hints.items() if re.search(words, said)]
-            raise BadResult(said + "".join(more[:1])) from None
+            message = in_other_words(str(error), kernel, yours)
+            more = [f". {hint}" for words, hint in hints.items() if re.search(words, message)]
+            raise BadResult(message + "".join(more[:1])) from None
         except gpu.Unsupported as error:
             raise NotChecked(f"It may be right: this check cannot tell, as {error}.") from None
-        if counts is not None:
-            counts.update(traffic)
-    return results
+    if counts is not None:
+        counts.update(traffic)
+    return {name: left[name] for name in outputs}
 
 
-def in_other_words(said, kernel, source):
+def in_other_words(message, kernel, source):
     """Return what the emulator says, to stand after "It", and a compiler's words in other words.
 
     Parameters
     ----------
-    said : str
-        The message of an EmulationError.
+    message : str
+        Of an EmulationError.
     kernel, source : str
         The name that the message begins with, and what the learner wrote.
     """
-    said = re.sub(r"[^\s'\"]*/(?=\S)", "", said.strip().splitlines()[0])  # no folders
+    message = re.sub(r"[^\s'\"]*/(?=\S)", "", message.strip().splitlines()[0])  # no folders
     lines = source.splitlines()
     hints = [
         f"line {k + 1}, {lines[k].strip()}: {words}"
@@ -170,12 +163,13 @@ def in_other_words(said, kernel, source):
         for pattern, words in LINES.items()
         if re.search(pattern, line)
     ]
-    if "does not compile" not in said:
-        said = said.replace(f"{kernel}: ", "fails in the emulator: ", 1).removeprefix(f"{kernel} ")
-        return f"{said}. And {hints[0]}" if hints else said
-    place = re.search(r"your source:(\d+): error: (.*)", said)
+    if "does not compile" not in message:
+        message = message.replace(f"{kernel}: ", "fails in the emulator: ", 1)
+        message = message.removeprefix(f"{kernel} ")
+        return f"{message}. And {hints[0]}" if hints else message
+    place = re.search(r"your source:(\d+): error: (.*)", message)
     if hints or not place:
-        return f"does not compile: {hints[0]}" if hints else said.removeprefix(f"{kernel} ")
+        return f"does not compile: {hints[0]}" if hints else message.removeprefix(f"{kernel} ")
     number, message = int(place[1]), place[2]
     line = lines[number - 1].strip() if number <= len(lines) else ""
     for pattern, words in MESSAGES.items():

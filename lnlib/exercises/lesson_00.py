@@ -2,8 +2,9 @@
 
 import numpy as np
 
-from .checker import exercise, mistakes
+from ..checker import mistakes
 from .data import layer, of_layers
+from .registry import exercise
 
 
 @exercise("mean", of_layers("x", 2, 3, 5))
@@ -28,6 +29,8 @@ def shift_backward(dy):
 @exercise("dx", lambda: {"D = 5": (layer(3, 2, 3, 1).dy, 5), "D = 7": (layer(4, 4, 2, 1).dy, 7)})
 @mistakes("""
     / D =>  # the 1/D of the mean is missing.
+    np.repeat(dm, D, axis=-1) => np.repeat(dm, D)
+        of shape (B * T * D,): without axis=-1 np.repeat makes one long row of all.
     np.repeat(dm, D, axis=-1) => dm  # it must have the shape of x: D entries a row.
     / D => / dm.size  # divided by the number of rows; each mean is over the D entries of a row.
 """)

@@ -2,16 +2,17 @@
 
 import numpy as np
 
+from ..checker import Terms, mistakes
 from ..layernorm import LayerNormCache
-from .checker import exercise, mistakes
 from .data import DX_TERMS, layers, museum, of_layers
-from .describe import Terms
+from .registry import exercise
 
 JACOBIAN_TERMS = Terms(
     "gamma[:, None] * rstd; rstd; gamma[:, None]; gamma[:, None] * rstd**2; gamma * rstd; 1",
     "np.eye(D); 1 / D; np.outer(x_hat, x_hat) / D; 1; np.outer(x_hat, x_hat); np.eye(D) / D;"
     "gamma[:, None] * np.eye(D); x_hat * x_hat / D; x_hat @ x_hat / D",
     {"D": "x_hat.size"},
+    {"1 / rstd": "1 / rstd", "rstd": "rstd", "1 / rstd**2": "1 / rstd**2"},
 )
 
 
@@ -40,6 +41,10 @@ def centre_backward(dz):
 
 
 @exercise("dx", of_layers("dy x_hat rstd gamma", 5), terms=DX_TERMS)
+@mistakes("""
+    np.mean(g * x_hat) => np.sum(g * x_hat) / np.sum(x_hat**2)
+        x_hat @ x_hat is not D but a little less, by eps; the mean is over D entries.
+""")
 @mistakes(museum(LayerNormCache, outputs=0))
 def dx_of_row(dy, x_hat, rstd, gamma):
     """Return dx of one row, (D,): formula (7)."""

@@ -2,10 +2,10 @@
 
 import numpy as np
 
+from ..checker import Terms, mistakes
 from ..layernorm import LayerNormCache, layer_norm_backward
-from .checker import exercise, mistakes
-from .data import DX_TERMS, layers, museum, of_layers
-from .describe import Terms
+from .data import ROWS_TERMS, layers, museum, of_layers, zero_at_1
+from .registry import exercise
 
 
 def _forward_inputs():
@@ -26,7 +26,25 @@ FORWARD_TERMS = Terms(
     np.mean(xc**2, axis=-1 => x.var(ddof=1, axis=-1  # divided by D - 1 (ddof = 1); the layer has D.
     np.sqrt(var + eps) => (np.sqrt(var) + eps)  # eps is outside the root: sqrt(var) + eps.
     var + eps => var  # eps is missing.
-    var + eps => var + 1e-5  # eps is not the argument but fixed at 1e-5.
+    var + eps => var + NUMBER  # eps is not the argument but fixed at {}.
+    np.sqrt(var + eps) => (np.sqrt(var) + NUMBER)  # eps is outside the root, and fixed at {}.
+    var + eps => var + eps**2  # eps is squared.
+    var + eps => np.maximum(var, eps)  # eps is a least variance here; the layer adds it.
+    var + eps => var * x.shape[-1] / (x.shape[-1] - 1)
+        two things: divided by D - 1 (ddof = 1), and eps is missing.
+    np.sqrt(var + eps) => (np.sqrt(var * x.shape[-1] / (x.shape[-1] - 1)) + eps)
+        two things: divided by D - 1 (ddof = 1), and eps is outside the root.
+    var + eps => var * x.shape[-1] / (x.shape[-1] - 1) + NUMBER
+        two things: divided by D - 1 (ddof = 1), and eps is fixed at {}.
+    np.sqrt(var + eps) => (np.sqrt(var * x.shape[-1] / (x.shape[-1] - 1)) + NUMBER)
+        two things: divided by D - 1 (ddof = 1), and eps is outside the root and fixed at {}.
+    x - x.mean(axis=-1, keepdims=True) => x - x.mean(axis=0)
+        the mean that is subtracted is not that of each row, which lies along axis=-1.
+    x - x.mean(axis=-1, keepdims=True) => x - x.mean()  # "
+    np.mean(xc**2, axis=-1, keepdims=True) => x.var(axis=0)
+        only the mean is that of each row; the variance lies along axis=-1 as well.
+    np.mean(xc**2, axis=-1, keepdims=True) => x.var(axis=(0, 1))  # "
+    np.mean(xc**2, axis=-1, keepdims=True) => x.var()  # "
     np.sqrt(var + eps) => (var + eps)  # the root is missing: divided by the variance.
     1 / np.sqrt => np.sqrt  # this is the standard deviation; rstd is its reciprocal.
     np.mean(xc**2 => np.sum(xc**2  # the squares are summed and not divided by D.
@@ -42,7 +60,12 @@ def forward_by_hand(x, gamma, beta, eps):
     return gamma * x_hat + beta, x_hat, rstd
 
 
-@exercise("dx dgamma dbeta", of_layers("dy x_hat rstd gamma", 2, 3, 5), terms=DX_TERMS)
+def _backward_inputs():
+    *others, (label, (*dy_x_hat_rstd, gamma)) = of_layers("dy x_hat rstd gamma", 2, 3, 5)().items()
+    return dict([*others, (label, (*dy_x_hat_rstd, zero_at_1(gamma)))])
+
+
+@exercise("dx dgamma dbeta", _backward_inputs, terms=ROWS_TERMS)
 @mistakes(museum(LayerNormCache))
 def backward_by_hand(dy, x_hat, rstd, gamma):
     """Return dx (B, T, D), dgamma (D,) and dbeta (D,)."""
@@ -54,7 +77,7 @@ def backward_by_hand(dy, x_hat, rstd, gamma):
     return dx, dgamma, dy.sum(axis=(0, 1))
 
 
-FROM_Y_TERMS = DX_TERMS._replace(names=DX_TERMS.names | {"x_hat": "(y - beta) / gamma"})
+FROM_Y_TERMS = ROWS_TERMS._replace(names=ROWS_TERMS.names | {"x_hat": "(y - beta) / gamma"})
 
 
 @exercise("dx dgamma dbeta", of_layers("dy y rstd gamma beta", 2, 3, 5), terms=FROM_Y_TERMS)
@@ -63,6 +86,7 @@ FROM_Y_TERMS = DX_TERMS._replace(names=DX_TERMS.names | {"x_hat": "(y - beta) / 
     (y - beta) / gamma => y  # y is taken for x_hat.
     (y - beta) => y  # x_hat is y / gamma here: beta is not subtracted.
     (y - beta) / gamma => y - beta  # x_hat is y - beta here: gamma is still in it.
+    (y - beta) / gamma => y - beta / gamma  # beta is divided alone: (y - beta) / gamma.
     (y - beta) / gamma => y / gamma - beta  # beta was added last, so take it off first.
     y - beta => y + beta  # x_hat is (y + beta) / gamma here: the sign of beta.
     / gamma => * gamma  # x_hat is (y - beta) * gamma here: divide by gamma.

@@ -2,10 +2,10 @@
 
 import numpy as np
 
+from ..checker import Terms, mistakes
 from ..layernorm import layer_norm_forward
-from .checker import exercise, mistakes
 from .data import layer, of_layers
-from .describe import Terms
+from .registry import exercise
 
 
 def _pairs():
@@ -33,11 +33,20 @@ def _pairs():
     }
 
 
+def _over_both(a, b):
+    return np.abs(a - b) / np.maximum(1e-8, np.abs(a) + np.abs(b))
+
+
 @exercise("answer", _pairs, rtol=0)
 @mistakes("""
     error <= rtol => not error > rtol  # a NaN passes: `nan > rtol` is False. Ask if it is small.
     np.max => np.nanmax  # a NaN is passed over, and no error is found; it must fail the check.
     np.abs(measured) => np.abs(measured) + 1e-8  # something added lets small wrong gradients pass.
+    return => error = np.max(_over_both(computed, measured)); return
+        element-wise, over the sum of both: an entry near 0 fails, and the quotient is about half.
+    np.max(np.abs(computed - measured)) => np.linalg.norm(computed - measured)
+    np.max(np.abs(measured)) => (np.linalg.norm(computed) + np.linalg.norm(measured))
+        a sum of squares dilutes one wrong entry, and the sum below the line halves the quotient.
     )) / np.max(np.abs(measured)) => ) / np.abs(measured))  # element-wise: one entry of 0 fails.
     bool(error <= rtol) => np.allclose(computed, measured, rtol)  # np.allclose has an atol of 1e-8.
     np.abs(computed - measured) => computed - measured  # no abs: entries that are too small pass.
@@ -75,6 +84,8 @@ def _central_inputs():
 @exercise("gradient", _central_inputs)
 @mistakes("""
     f(minus)) / (plus[index] - minus[index]) => f(x)) / h  # forward, where a central one is asked.
+    f(minus)) / (plus[index] - minus[index]) => f(x)) / (plus[index] - x[index])
+        forward, where a central one is asked.
     (plus[index] - minus[index]) => h  # divided by h: from x - h to x + h it is two steps.
     (plus[index] - minus[index]) => (2 * h)  # divided by 2h; near 1e8 the step taken is another.
     x.copy(), x.copy() => (x.copy(),) * 2  # no step is taken: both are the same array. Make two.
@@ -125,6 +136,7 @@ def _complex_inputs():
     f(moved).imag / h => (f(moved) / (1j * h)).imag  # dividing by i swaps the parts; divide by h.
     x.astype(complex) => x.copy()  # zero everywhere. A real array drops imaginary parts: is it
         x.astype(complex) that moves, by 1j * h, and is h real where you divide?
+    [index] += 1j => [index] = 1j  # the entry is replaced by 1j * h; it must move: add 1j * h.
     [index] += => [...] +=  # all entries move at once. Move them one at a time.
     np.ndindex(x.shape) => range(len(x))  # all of x[i] moves at once; np.ndindex(x.shape) goes on.
     moved = x.astype(complex) => moved = moved
@@ -152,6 +164,10 @@ BLIND_TERMS = Terms(
 @exercise("dy", of_layers("dy gamma", 2, 3, 5), terms=BLIND_TERMS)
 @mistakes("""
     c * gamma => c * np.mean(gamma**2) / gamma  # not the nearest dy: go along gamma, not 1 / gamma.
+    np.mean(gamma * dy, axis=-1, keepdims=True) => np.mean(gamma * dy)
+        one c for the whole array: each row has its own, along axis=-1.
+    np.mean(gamma * dy, axis=-1, keepdims=True) / np.mean => np.sum(gamma * dy) / np.sum
+        one c for the whole array: each row has its own, along axis=-1.
     / np.mean(gamma**2) => / np.mean(gamma) ** 2  # the squared mean; take that of the squares.
     / np.mean(gamma**2) => / np.linalg.norm(gamma)  # the length of gamma is not mean(gamma**2).
 """)

@@ -2,9 +2,10 @@
 
 import numpy as np
 
-from .checker import exercise, mistakes
+from ..checker import Terms, mistakes
+from ..variance import welford
 from .data import far_rows, float32_rows
-from .describe import Terms
+from .registry import exercise
 
 
 def _offsets():
@@ -21,6 +22,9 @@ def _one_pass(function):
     x[..., 0] += 3e3  # far from the other entries: half of the digits must go
     exact = np.var(x, axis=-1, dtype=np.float64)  # (5, 4)
     if np.median(np.abs(function(x) / exact - 1)) < 1e-5:
+        x[..., [0, -1]] = x[..., [-1, 0]]
+        if np.median(np.abs(function(x) / exact - 1)) > 1e-5:
+            return "Right numbers, but shifted by the last entry of each row; take the first."
         return (
             "Right numbers, but not by one pass in the dtype of x: where the first entry lies far "
             "from the others, that leaves fewer digits. Two passes, or a wider type?"
@@ -39,10 +43,14 @@ def _variance_in_float64(x):
     np.mean(d, => np.mean(x,  # that is the mean of x; take the shifted x.
     d * d => x * x  # the squares are those of x; take those of the shifted x.
     ) ** 2 => )  # the second mean is not squared.
+    d * d, axis=-1) - np.mean(d, axis=-1) ** 2 => d * d, axis=-1) * d.shape[-1] / (d.shape[-1] - 1)
+    return => d = d - np.mean(d, axis=-1, keepdims=True); return
+        divided by D - 1 (ddof = 1); the layer has D.
     return np => return np.std(d, axis=-1); np  # the standard deviation, not the variance.
     x[..., :1] => x[:, :1]  # shifted by the first row of each sequence, not by its own entry.
     x[..., :1] => x[0, 0, 0]  # one shift for all rows; each row has its own first entry.
 """)
+@mistakes([("Welford's updates: at an offset the running mean is rounded.", welford)])
 def shifted_variance(x):
     """Return the variance of each row of x (B, T, D), shape (B, T), in the dtype of x."""
     d = x - x[..., :1]  # (B, T, D)

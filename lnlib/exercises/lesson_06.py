@@ -2,8 +2,8 @@
 
 import numpy as np
 
-from .checker import exercise, mistakes
-from .describe import Terms
+from ..checker import Terms, mistakes
+from .registry import exercise
 
 COST_CASES = {
     "float32 (once per row does not count, nor do gamma and beta)": (2048, 256, 4),
@@ -16,6 +16,7 @@ COST_TERMS = Terms("1", "N * D; N * D * itemsize; N; N * itemsize; N * D * 4")
 @mistakes("""
     flops * N => 9 * N  # 2 too many. mean * mean is one number per row, for instance.
     flops * N => 6 * N  # 1 is missing. Did you count the product x * x, and the sums of both means?
+    flops * N * D => flops * (N * D + N)  # once per row does not count here: N * D terms alone.
     values * N => 15 * N  # that is the textbook's count. No second mean hides here.
     values * N => 13 * N  # 1 too many: x * x reads x once.
     values * N => 7 * N  # only what is read; each operation also writes its result.

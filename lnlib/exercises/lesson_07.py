@@ -3,9 +3,10 @@
 import numpy as np
 
 from .. import textbook
+from ..checker import mistakes
 from ..layernorm import LayerNormCache
-from .checker import exercise, mistakes
 from .data import layer, museum
+from .registry import exercise
 from .watch import blocks_are_used
 
 

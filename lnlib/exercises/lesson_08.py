@@ -4,12 +4,13 @@ import re
 
 import numpy as np
 
+from ..checker import Score, mistakes
 from ..gpu import read_source
 from ..gpu.listing import function_source
 from ..layernorm import layer_norm_forward
-from .checker import Score, exercise, mistakes
 from .data import layer
-from .kernels import UNFILLED, code_of, launch, source_of
+from .kernels import code_of, launch, source_of
+from .registry import exercise
 
 
 @exercise(
@@ -151,7 +152,7 @@ SECOND_SUM = STUCK | {
 }
 
 
-def _sums(source, values, how_many, hints=WHICH_BARRIER):
+def _launch_sums(source, values, how_many, hints=WHICH_BARRIER):
     """Return the sums of each row and, if how_many is 2, of its squares: a thread a value."""
     rows, threads = values.shape
     return launch(
@@ -164,8 +165,10 @@ def _sums(source, values, how_many, hints=WHICH_BARRIER):
 def _run_sums(function):
     def run():
         source = source_of(function(), "tree_sum")
-        _sums(source, VALUES, 1, SKIPPED if re.search(BARRIER_IN_AN_IF, source) else WHICH_BARRIER)
-        return tuple(_sums(source, VALUES, 2, SECOND_SUM).values())
+        _launch_sums(
+            source, VALUES, 1, SKIPPED if re.search(BARRIER_IN_AN_IF, source) else WHICH_BARRIER
+        )
+        return tuple(_launch_sums(source, VALUES, 2, SECOND_SUM).values())
 
     return run
 
@@ -174,7 +177,7 @@ def _other_threads(function):
     """Say if it is wrong for half as many threads, or how many barriers are enough."""
     source = source_of(function(), "tree_sum")
     values = VALUES[:, : THREADS // 2].copy()
-    total = _sums(source, values, 1)["total"]
+    total = _launch_sums(source, values, 1)["total"]
     if not np.allclose(total, values.sum(axis=1, keepdims=True), rtol=1e-4):
         return f"Right for {THREADS} threads, but not for {THREADS // 2}: use THREADS."
     barriers = code_of(source).count("__syncthreads")
@@ -191,7 +194,11 @@ def _slots(values, first, last):
 
 
 @exercise(
-    "total squares", lambda: {"rows of 128": ()}, rtol=1e-4, prepare=_run_sums, judge=_other_threads
+    "total squares",
+    lambda: {"rows of 128": ()},
+    rtol=1e-4,
+    prepare=_run_sums,
+    judge=_other_threads,
 )
 @mistakes("""
     [:, :1] + 0 * total =>
@@ -278,8 +285,9 @@ def _still_wrong(function):
     prepare=lambda function: lambda: _launch_residual(function),
     judge=_still_wrong,
 )
-@mistakes({UNFILLED: [(("return s", "return np.nan * s"),)]})
 @mistakes("""
+    return s => return np.nan * s
+        only NaN: nobody writes it, or what += adds to, and registers, never got a value.
     s = a + b => s = a  # b is not added.
     s = a + b => s = b  # a is not added.
     _normalised(s) => _normalised(a)  # made from a alone: the sum must stay in row.

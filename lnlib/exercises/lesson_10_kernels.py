@@ -5,15 +5,17 @@ layernorm.cu, so that it can use what stands there. In the answers below, which 
 `Launch` comes where the stub has the head.
 """
 
+import re
 from typing import NamedTuple
 
 import numpy as np
 
+from ..checker import BadResult, Score, mistakes
 from ..gpu import read_source
-from .checker import Score, exercise, mistakes
 from .data import layer
-from .kernels import UNFILLED, launch, source_of
+from .kernels import code_of, launch, source_of
 from .lesson_10_rms import rms_backward, rms_forward
+from .registry import exercise
 
 FORWARD_HEAD = """template <int THREADS, int VECTORS, int WIDTH>
 __global__ void __launch_bounds__(THREADS) rms_forward(
@@ -48,7 +50,7 @@ class Launch(NamedTuple):
     eps: float
 
 
-def _run(text, given, counts=None):
+def _run_rms(text, given, counts=None):
     """Return y and rstd of a forward kernel, dx and dgamma of a backward one, which gets a dy."""
     (N, D), blocks = given.inputs["x"].shape, BLOCKS
     if "dy" in given.inputs:  # whose blocks leave partial sums of dgamma
@@ -57,12 +59,56 @@ def _run(text, given, counts=None):
     else:
         kernel, blocks, shapes = "rms_forward", N, {"y": (N, D), "rstd": (N, 1)}
         numbers = {"eps": np.float32(given.eps), "D": np.int32(D)}
-    pieces, threads = (read_source(), source_of(text, kernel), ""), given.threads
+    source, threads = source_of(text, kernel), given.threads
+    if name := _never_cleared(code_of(source)):
+        raise BadResult(f"adds to {name}, which never got a value: {name}[v] = Vector<WIDTH>()")
+    pieces = read_source(), source, ""
     kernel += TEMPLATES[threads]
     done = launch(pieces, kernel, blocks, threads, given.inputs, shapes, numbers, counts)
     if "partial" in done:
         done["partial"] = done["partial"].sum(axis=0, dtype=np.float64)
     return tuple(done.values())
+
+
+def _never_cleared(code):
+    """Return the name of an array of vectors which only += changes, or None."""
+    for declared in re.findall(r"Vector<WIDTH>\s+([^;(=*]*);", code):
+        for name in re.findall(r"(\w+)\s*\[VECTORS\]", declared):
+            made = rf"\b{name}\s*\[[^;]*?\]\s*(\.at\[[^;]*?\]\s*)?=(?!=)"  # assigned, or passed on
+            passed = rf"[(,&]\s*{name}\s*([,)]|\[(?!VECTORS))"
+            added = re.search(rf"\b{name}\s*\[[^;]*\+=", code)
+            if added and not re.search(f"{made}|{passed}", code):
+                return name
+
+
+def _too_long_for_an_int(code, forward):
+    """Return a product that may pass 2**31 but is computed with ints, or None.
+
+    Parameters
+    ----------
+    code : str
+        A kernel, with its head.
+    forward : bool
+        Whether blockIdx.x is the number of a row; in the backward kernel it is a small number.
+    """
+    rows = re.findall(r"(?<!long )\bint\s+(\w+)\s*=\s*blockIdx\.x\s*;", code)
+    names = "|".join([*rows, r"blockIdx\.x"] if forward else rows)
+    whole = re.findall(r"(?<!long )\bint\s+(\w+)", code)
+    for found in re.finditer(rf"(?<![)*])(?<![)*]\s)\b({names})\s*\*\s*(\w+)", code):
+        if names and found[2] in whole:
+            return found[0]
+
+
+def _finite_and_wrong(function, head, given):
+    """Say if a row whose squares leave the range of float32 gives finite numbers, wrong ones."""
+    large = given.inputs | {"x": given.inputs["x"] * np.float32(1e25)}
+    y, _ = _run_rms(function(head), given._replace(inputs=large))
+    right, _ = rms_forward_kernel(given._replace(inputs=large))
+    if np.any(np.isfinite(y) & (np.abs(y - right) > 1e-3 * np.abs(right).max())):
+        return (
+            "Right numbers, but rows near 1e25, whose squares leave the range of float32, come out "
+            "finite and wrong. reciprocal_std gives NaN there, which can be seen."
+        )
 
 
 def _kernel(head, names, **once):
@@ -80,17 +126,21 @@ def _kernel(head, names, **once):
 
     def judge(function):
         (given,), counts = _launches(names)["rows of 1000"], {}
-        _run(function(head), given, counts)
+        _run_rms(function(head), given, counts)
         for name, way in once.items():
             size = BLOCKS / ROWS if name == "partial" else 1  # of that of x
             times = getattr(counts[name], way) / given.inputs["x"].nbytes / size
             if times > 1.1:
                 return f"Right numbers, but {name} is {way} {times:.3g} times. Once will do."
+        if product := _too_long_for_an_int(code_of(function(head)), "y" in once):
+            return f"Right for these rows, but an int ends at 2**31: {product} needs a long long."
+        if "y" in once and (problem := _finite_and_wrong(function, head, given)):
+            return problem
         ways = ", ".join(f"{name} {way} once" for name, way in once.items())
         return Score(f"In three orders of the threads and blocks: {ways}.")
 
     def prepare(function):
-        return lambda given: _run(function(head), given)
+        return lambda given: _run_rms(function(head), given)
 
     return {"cases": lambda: _launches(names), "rtol": 3e-6, "prepare": prepare, "judge": judge}
 
@@ -98,7 +148,7 @@ def _kernel(head, names, **once):
 def _launches(names):
     """Return {what is special: (Launch,)}: two warps and vectors of 4, one warp and single ones."""
     launches = {}
-    for D, threads, width, eps in ((1000, 64, 4, 1e-5), (201, 32, 1, 0.1)):
+    for D, threads, width, eps in ((1000, 64, 4, 0.1), (201, 32, 1, 1e-5)):
         a = layer(D, ROWS, D)
         arrays = a._asdict() | {"rstd": rms_forward(a.x, a.gamma, eps)[2]}
         inputs = {name: arrays[name].astype(np.float32) for name in names.split()}
@@ -110,7 +160,7 @@ def _wide(head):
     return (array.astype(np.float64) for array in head.inputs.values())
 
 
-def _sums(values, head, threads=None):
+def _row_sums(values, head, threads=None):
     """Return the sum of each row at every entry, or what groups of so many threads have of it."""
     if threads is None:
         return 0 * values + values.sum(axis=1, keepdims=True)
@@ -119,8 +169,9 @@ def _sums(values, head, threads=None):
 
 
 @exercise("y rstd", **_kernel(FORWARD_HEAD, "x gamma", x="loaded", y="stored"))
-@mistakes({UNFILLED: [(("return y, rstd", "return np.nan * y, np.nan * rstd"),)]})
 @mistakes("""
+    return y, rstd => return np.nan * y, np.nan * rstd
+        only NaN: nobody writes it, or what += adds to, and registers, never got a value.
     ms = => x = x - x.mean(1)[:, None]; ms =  # this is LayerNorm: RMSNorm subtracts no mean.
     / x.shape[1] =>  # the sum of the squares is not divided by D.
     x * x, head => x, head  # the sum, not the sum of squares, is under the root.
@@ -130,11 +181,16 @@ def _sums(values, head, threads=None):
     y = gamma * (x => y = gamma * ((x - x.mean(1)[:, None])  # x is centred; in RMSNorm nothing is.
     ms = => x = x[:1] + 0 * x; ms =  # every block works on row 0, not on row blockIdx.x.
     y, rstd[:, :1] => y, 1 / rstd[:, :1]  # this is the root; rstd is its reciprocal.
+    ms + head.eps => ms  # eps is missing.
+    np.sqrt(ms + head.eps) => (np.sqrt(ms) + head.eps)  # eps is outside the root: sqrt(ms) + eps.
+    ms + head.eps => ms + NUMBER  # eps is not the argument but fixed at {}.
+    ms = _row_sums(x * x, head) / x.shape[1] => ms = _row_sums(x * x, head) / (x.shape[1] - 1)
+        divided by D - 1; the layer has D.
 """)
 def rms_forward_kernel(head):
     """Return what the solution's CUDA computes, with NumPy: y and rstd."""
     x, gamma = _wide(head)  # (N, D), (D,)
-    ms = _sums(x * x, head) / x.shape[1]  # (N, D)
+    ms = _row_sums(x * x, head) / x.shape[1]  # (N, D)
     rstd = 1 / np.sqrt(ms + head.eps)
     y = gamma * (x * rstd)
     return y, rstd[:, :1]
@@ -143,19 +199,26 @@ def rms_forward_kernel(head):
 def _on_launches(backward):
     """Return backward(dy, x_hat, rstd, gamma) as a function of a launch."""
 
-    def mistake(head):
+    def mistake(head, **number):
         x, dy, gamma, rstd = _wide(head)
-        return backward(dy, x * rstd, rstd, gamma)
+        return backward(dy, x * rstd, rstd, gamma, **number)
 
     return mistake
+
+
+UNSEEN = (  # mistakes that float32 or rows of shape (N, D) hide
+    "eps is", "divided by len", "multiplied by gamma",
+    "it goes over axis 0 alone", "it goes over axis 1 alone",
+)  # fmt: skip
 
 
 BACKWARD_ONCE = {"x": "loaded", "dy": "loaded", "dx": "stored", "partial": "stored"}
 
 
 @exercise("dx dgamma", **_kernel(BACKWARD_HEAD, "x dy gamma rstd", **BACKWARD_ONCE))
-@mistakes({UNFILLED: [(("return dx, (dy", "return np.nan * dx, np.nan * (dy"),)]})
 @mistakes("""
+    return dx, (dy => return np.nan * dx, np.nan * (dy
+        only NaN: nobody writes it, or what += adds to, and registers, never got a value.
     x_hat, head) => x_hat, head, threads=1)  # every thread has only its own part: use block_sum.
     x_hat, head) => x_hat, head, threads=32)  # every warp has only its own part: use block_sum.
     x_hat, g = x * rstd => x_hat, g = x  # x stands where x_hat = x * rstd belongs.
@@ -163,11 +226,13 @@ BACKWARD_ONCE = {"x": "loaded", "dy": "loaded", "dx": "stored", "partial": "stor
         only the first row of each block is there: go on to row + gridDim.x.
     (dy * x_hat).sum => (dy * x_hat)[-4:].sum  # only the last row of each block: clear it once.
 """)
-@mistakes({words: _on_launches(backward) for words, backward in rms_backward.mistakes})
+@mistakes(
+    [(words, _on_launches(f)) for words, f in rms_backward.mistakes if not words.startswith(UNSEEN)]
+)
 def rms_backward_kernel(head):
     """Return what the solution's CUDA computes, with NumPy: dx and dgamma."""
     x, dy, gamma, rstd = _wide(head)  # (N, D), (N, D), (D,), (N, 1)
     x_hat, g = x * rstd, gamma * dy  # (N, D) each
-    along = _sums(g * x_hat, head) / x.shape[1]  # (N, D)
+    along = _row_sums(g * x_hat, head) / x.shape[1]  # (N, D)
     dx = rstd * (g - x_hat * along)
     return dx, (dy * x_hat).sum(axis=0)

@@ -2,15 +2,14 @@
 
 import numpy as np
 
+from ..checker import Terms, edited, mistakes
 from ..gradcheck import gradcheck
-from .checker import exercise, mistakes
-from .data import DX_TERMS, layer, layers
-from .describe import Terms
-from .edits import edited
-from .watch import blocks_are_used
+from .data import DX_TERMS, layer, layers, of_rmsnorm, sums_over, zero_at_1
+from .registry import exercise
+from .watch import blocks_are_used, units_off
 
 
-def _rows(*shape):
+def _rms_layers(*shape):
     """Return `layers`, with small rows, where eps counts, in place of flat ones."""
     ordinary, flat, other = layers(*shape).items()
     small = flat[1]._replace(x=layer(72, *flat[1].x.shape).x / 200)
@@ -18,9 +17,9 @@ def _rows(*shape):
     return dict([ordinary, ("small rows", small), other] + [matrix] * (len(shape) > 1))
 
 
-def _forward_inputs():
-    some = {k: (a.x, a.gamma, 1e-5) for k, a in _rows(2, 3, 5).items()}
-    return some | {"eps = 0.1": (*_rows(3, 4, 2)["another shape"][1:3], 0.1)}
+def _rms_inputs():
+    some = {k: (a.x, a.gamma, 1e-5) for k, a in _rms_layers(2, 3, 5).items()}
+    return some | {"eps = 0.1": (*_rms_layers(3, 4, 2)["another shape"][1:3], 0.1)}
 
 
 FORWARD_TERMS = Terms(
@@ -30,7 +29,7 @@ FORWARD_TERMS = Terms(
 )
 
 
-@exercise("y x_hat rstd", _forward_inputs, terms=FORWARD_TERMS)
+@exercise("y x_hat rstd", _rms_inputs, terms=FORWARD_TERMS)
 @mistakes("""
     rstd = 1 => x = x - x.mean(-1)[..., None]; rstd = 1  # this is LayerNorm: subtract no mean.
     np.mean(x * x => np.var(x  # the variance is in it. Nothing is centred: the mean of x**2.
@@ -39,7 +38,14 @@ FORWARD_TERMS = Terms(
     1 / np.sqrt( => 1 / (np.sqrt(
     keepdims=True) + eps) => keepdims=True)) + eps)  # eps is outside the root: sqrt(ms) + eps.
     + eps) => )  # eps is missing.
-    + eps) => + 1e-5)  # eps is not the argument but fixed at 1e-5.
+    + eps) => + NUMBER)  # eps is not the argument but fixed at {}.
+    keepdims=True) + eps) => keepdims=True)) + NUMBER  # eps is added to rstd, and fixed at {}.
+    1 / np.sqrt( => 1 / (np.sqrt(
+    keepdims=True) + eps) => keepdims=True)) + NUMBER)  # eps is outside the root, and fixed at {}.
+    + eps) => + eps**2)  # eps is squared.
+    + eps) => - eps)  # eps is subtracted.
+    np.mean(x * x, => 1 / (1 - 1 / x.shape[-1]) * np.mean(x * x,
+        divided by D - 1; the layer has D.
     1 / np.sqrt => np.sqrt  # this is the root; rstd is its reciprocal.
 """)
 def rms_forward(x, gamma, eps):
@@ -61,9 +67,10 @@ def _with_cache(names, *shape):
     """Return the cases {what is special: the named values of a Layer and of its RMSNorm}."""
 
     def cases():
-        for label, a in _rows(*shape).items():
+        for label, a in _rms_layers(*shape).items():
             _, x_hat, rstd = rms_forward(a.x, a.gamma, 1e-5)
-            values = {"dy": a.dy, "x_hat": x_hat, "rstd": rstd, "gamma": a.gamma}
+            gamma = zero_at_1(a.gamma) if label == "another shape" else a.gamma  # (D,)
+            values = {"dy": a.dy, "x_hat": x_hat, "rstd": rstd, "gamma": gamma}
             yield label, tuple(values[name] for name in names.split())
 
     return lambda: dict(cases())
@@ -81,7 +88,15 @@ def rms_jacobian(x_hat, rstd):
     return rstd * (np.eye(D) - np.outer(x_hat, x_hat) / D)
 
 
-@exercise("dx dgamma", _with_cache("dy x_hat rstd gamma", 2, 3, 5), terms=DX_TERMS)
+RMS_TERMS = DX_TERMS._replace(
+    terms=DX_TERMS.terms
+    + sums_over("dy.size")
+    + sums_over("len(dy)")
+    + "; x_hat * (g * x_hat).mean(axis=0); x_hat * (g * x_hat).mean()"
+)
+
+
+@exercise("dx dgamma", _with_cache("dy x_hat rstd gamma", 2, 3, 5), terms=RMS_TERMS)
 @mistakes("""
     (g - => (g - g.mean(axis=-1, keepdims=True) -  # LayerNorm's mean term; this layer has no mean.
     - x_hat * along =>  # only the straight route is there: rstd depends on every x too.
@@ -89,9 +104,9 @@ def rms_jacobian(x_hat, rstd):
     dx = rstd => dx = gamma * rstd  # gamma stands in front of the mean; it belongs inside.
     g = gamma * dy => g = dy  # gamma is missing.
     np.mean => np.sum  # a sum where the mean of g * x_hat belongs: not divided by D.
+    along) => along / dy.shape[-1] / rstd)  # divided by D twice, and a power of rstd is missing.
     rstd * (g - x_hat * along) => (g - x_hat * along) / (np.sqrt(1 / rstd**2 - 1e-5) + 1e-5)
         it holds for eps outside the root.
-    rstd * (g - => (rstd * g - rstd**3 *  # rstd**3 goes with x; x_hat has two of them already.
     axis=-1, keepdims=True => axis=tuple(range(dy.ndim - 1))
         it goes over axes 0 and 1 and mixes rows; a row is axis=-1.
     .sum(axis=tuple(range(dy.ndim - 1))) =>  # not summed: the rows share gamma; add them up.
@@ -99,7 +114,11 @@ def rms_jacobian(x_hat, rstd):
     (dy * x_hat).sum => (g * x_hat).sum  # gamma is in it: the derivative by gamma is x_hat.
     .sum( => .mean(  # averaged over the rows, where they are added up.
     axis=tuple(range(dy.ndim - 1)) => axis=-1  # a sum along each row; add up the rows.
+    axis=tuple(range(dy.ndim - 1)) => axis=0  # it goes over axis 0 alone: add up all rows.
+    axis=tuple(range(dy.ndim - 1)) => axis=1  # it goes over axis 1 alone: add up all rows.
+    axis=tuple(range(dy.ndim - 1)) => axis=None  # one number; gamma has D entries: add up the rows.
 """)
+@mistakes(of_rmsnorm())
 def rms_backward(dy, x_hat, rstd, gamma):
     """Return dx, of the shape of dy, and dgamma (D,)."""
     g = gamma * dy  # (B, T, D)
@@ -190,12 +209,23 @@ def _range_cases():
     yield "all sizes in one row", (*_sized(np.float32, mixed, 80), 1e-5)
 
 
-def _in_float64(x, gamma, eps):
+def _stays_in_dtype(function):
+    """Say if the numbers are better than those that the dtype of x can give."""
+    x, gamma = _sized(np.float32, np.ones(2000), 82)  # (2000, 6), (6,)
+    _, _, exact = rms_forward(x.astype(np.float64), gamma, 1e-5)
+    if units_off(np.asarray(function(x, gamma, 1e-5)[1]), exact) < 0.6:  # else it is above 1
+        return (
+            "Right numbers, but by a wider type: every rstd is the float32 next to the exact one. "
+            "Many machines have nothing wider than float64: stay in the dtype of x."
+        )
+
+
+def _rms_in_float64(x, gamma, eps):
     y, _, rstd = rms_forward(x.astype(np.float64), gamma.astype(np.float64), eps)
     return y.astype(x.dtype), rstd.astype(x.dtype)
 
 
-@exercise("y rstd", lambda: dict(_range_cases()), rtol=3e-6)
+@exercise("y rstd", lambda: dict(_range_cases()), rtol=3e-6, judge=_stays_in_dtype)
 @mistakes("""
     small = x / s => s = one; small = x  # nothing is scaled yet: squares overflow, and vanish.
     max(axis=-1, => max(  # one scale for all rows. The small ones vanish: each row needs its own.
@@ -209,7 +239,9 @@ def _in_float64(x, gamma, eps):
     s = np => s = np.abs(x).max(axis=-1, keepdims=True); np  # 0 / 0 for zeros: let s >= sqrt(eps).
     , np.sqrt(eps)) => , 0)  # eps / s**2 overflows where s is tiny: which s suits such a row?
 """)
-@mistakes({"float64 does not hold its own squares: rows of 1e200 overflow. Scale.": _in_float64})
+@mistakes(
+    [("float64 does not hold its own squares: rows of 1e200 overflow. Scale.", _rms_in_float64)]
+)
 def rms_forward_safe(x, gamma, eps):
     """Return y (N, D) and rstd (N, 1), also where the squares of x overflow or vanish."""
     one, eps = x.dtype.type(1), x.dtype.type(eps)

@@ -2,9 +2,9 @@
 
 import numpy as np
 
-from .checker import Score, exercise, mistakes
-from .data import layer
-from .edits import edited, edits
+from ..checker import Score, edited, edits, mistakes
+from .data import layer, zero_at_1
+from .registry import exercise
 
 
 def _cases():
@@ -14,11 +14,11 @@ def _cases():
         ("rows so small that eps counts", 84, (3, 2, 4), 0.004, 1e-5),
     ):
         a, b = layer(seed, *shape), layer(seed + 1, *shape)
-        gamma = a.gamma * (np.arange(shape[-1]) != 1) if "zero" in label else a.gamma  # (D,)
+        gamma = zero_at_1(a.gamma) if "zero" in label else a.gamma  # (D,)
         yield label, (size * a.x, size * (b.x - 1), gamma, eps, a.dy, b.dy)
 
 
-def _run(function, x, r, gamma, eps, dy, dz):
+def _run_pair(function, x, r, gamma, eps, dy, dz):
     """Call both functions of a pair; return y, z, dx, dr, dgamma."""
     pair = function()
     if pair is None:
@@ -57,7 +57,12 @@ def _weigh(function):
 
 
 def _mistake(edit):
-    return lambda *arguments: _run(edited(add_rms_norm, edit), *arguments)
+    def mistake(*arguments, number=None):
+        pair = edited(add_rms_norm, edit)
+        pair.__globals__["NUMBER"] = number
+        return _run_pair(pair, *arguments)
+
+    return mistake
 
 
 MISTAKES = edits("""
@@ -74,7 +79,7 @@ MISTAKES = edits("""
     z, (z, rstd, gamma) => z, (gamma * (z * rstd), rstd, gamma)
     z_hat, g = z * rstd => z_hat, g = z / gamma
         z_hat is y / gamma only where gamma is not zero. Keep z in the cache, and rstd.
-    + eps => + 1e-5  # eps is not the argument but fixed at 1e-5.
+    + eps => + NUMBER  # eps is not the argument but fixed at {}.
     (dy * z_hat) => ((dy + dz) * z_hat)  # gamma reaches y only, so only dy belongs here.
 """)
 
@@ -82,11 +87,11 @@ MISTAKES = edits("""
 @exercise(
     "y z dx dr dgamma",
     lambda: dict(_cases()),
-    prepare=lambda function: lambda *arguments: _run(function, *arguments),
+    prepare=lambda function: lambda *arguments: _run_pair(function, *arguments),
     judge=_weigh,
-    expected=lambda *arguments: _run(add_rms_norm, *arguments),
+    expected=lambda *arguments: _run_pair(add_rms_norm, *arguments),
 )
-@mistakes({words: [_mistake(edit) for edit in several] for words, several in MISTAKES.items()})
+@mistakes([(words, _mistake(edit)) for words, several in MISTAKES.items() for edit in several])
 def add_rms_norm():
     """Return forward(x, r, gamma, eps) and backward(dy, dz, cache)."""
 

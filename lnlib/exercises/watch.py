@@ -1,9 +1,14 @@
-"""Watch an answer at work: how many rows it takes at a time, and what goes through memory."""
+"""Watch an answer at work: digits, rows at a time, and what goes through memory."""
 
 import numpy as np
 
+from ..checker import Score
 from ..trace import trace, traffic
-from .checker import Score
+
+
+def units_off(mine, exact):
+    """Return the largest error of an array in units in the last place; exact has more digits."""
+    return np.max(np.abs(mine - exact) / np.spacing(np.abs(exact).astype(mine.dtype)))
 
 
 def blocks_are_used(function, arrays, numbers, matrices, cache_bytes):
@@ -52,10 +57,10 @@ def blocks_are_used(function, arrays, numbers, matrices, cache_bytes):
     # small temporaries are left out: where they lie, and so what they cost, is malloc's choice
     of_matrices = _only(steps, [*(arrays[name] for name in matrices), result[0]])
     moved, least = traffic(of_matrices, cache_bytes) / matrix.nbytes, len(matrices) + 1
-    said = f"{moved:.0f} values per element moved; {least} must."
+    message = f"{moved:.0f} values per element moved; {least} must."
     if moved > least + 1.5:  # one more: who begins with zeros writes the result twice
-        return f"The numbers are right, but {said} Is the result made in several steps?"
-    return Score(said)
+        return f"The numbers are right, but {message} Is the result made in several steps?"
+    return Score(message)
 
 
 def _only(steps, arrays):

@@ -31,7 +31,7 @@ struct alignas(sizeof(T) * WIDTH) Vector {
 };
 using Four = Vector<4>;
 
-// From memory's type to registers' ...
+// Converts numbers as memory stores them to float, as registers hold them.
 template <int WIDTH, class T>
 __device__ Vector<WIDTH> wide(Vector<WIDTH, T> stored)
 {
@@ -42,7 +42,7 @@ __device__ Vector<WIDTH> wide(Vector<WIDTH, T> stored)
     return row;
 }
 
-// ... and back.
+// Converts numbers from float to the type T that memory stores, rounding each once.
 template <class T, int WIDTH>
 __device__ Vector<WIDTH, T> narrow(Vector<WIDTH> row)
 {
@@ -53,8 +53,8 @@ __device__ Vector<WIDTH, T> narrow(Vector<WIDTH> row)
     return stored;
 }
 
-// A block may hold several teams of THREADS threads, each with a row of its own: who this thread
-// is.
+// A block may hold several groups of THREADS threads, each with a row of its own. This is the
+// thread's number within its group.
 template <int THREADS>
 __device__ int member()
 {
@@ -134,7 +134,7 @@ __device__ void load(
     }
 }
 
-// The reverse.
+// This thread's part of a row out of registers into memory; the padding is not stored.
 template <int THREADS, int VECTORS, int WIDTH, class T>
 __device__ void store(
     Vector<WIDTH, T> *to, long long start, int vectors, const Vector<WIDTH> (&row)[VECTORS])
@@ -147,6 +147,28 @@ __device__ void store(
     }
 }
 
+// The sum of a vector's numbers: the two halves are added, then the halves of that, ... The fewer
+// additions a large number goes through, the fewer digits it takes from the others.
+template <int WIDTH>
+__device__ float sum(Vector<WIDTH> terms)
+{
+#pragma unroll
+    for (int half = WIDTH / 2; half > 0; half /= 2)
+#pragma unroll
+        for (int j = 0; j < half; j++)
+            terms.at[j] += terms.at[j + half];
+    return terms.at[0];
+}
+
+template <int WIDTH>
+__device__ Vector<WIDTH> product(Vector<WIDTH> a, Vector<WIDTH> b)
+{
+#pragma unroll
+    for (int j = 0; j < WIDTH; j++)
+        a.at[j] *= b.at[j];
+    return a;
+}
+
 // The sum of what this thread holds of the row.
 template <int VECTORS, int WIDTH>
 __device__ float sum(const Vector<WIDTH> (&row)[VECTORS])
@@ -154,9 +176,7 @@ __device__ float sum(const Vector<WIDTH> (&row)[VECTORS])
     float total = 0;
 #pragma unroll
     for (int v = 0; v < VECTORS; v++)
-#pragma unroll
-        for (int j = 0; j < WIDTH; j++)
-            total += row[v].at[j];
+        total += sum(row[v]);
     return total;
 }
 
@@ -166,13 +186,12 @@ __device__ float sum_of_squares(const Vector<WIDTH> (&row)[VECTORS])
     float total = 0;
 #pragma unroll
     for (int v = 0; v < VECTORS; v++)
-#pragma unroll
-        for (int j = 0; j < WIDTH; j++)
-            total += row[v].at[j] * row[v].at[j];
+        total += sum(product(row[v], row[v]));
     return total;
 }
 
-// The padding must stay zero: it is added up too.
+// Subtracts the mean from this thread's part of a row. The padding must stay zero, because it is
+// added up too.
 template <int THREADS, int VECTORS, int WIDTH>
 __device__ void subtract(Vector<WIDTH> (&row)[VECTORS], float mean, int vectors)
 {
@@ -231,8 +250,8 @@ __global__ void __launch_bounds__(THREADS, THREADS == 512 ? BLOCKS_OF_512 : 0) f
     }
 }
 
-// The same without keeping the row: every step reads x again. For rows of any length, and to
-// measure what the registers are worth.
+// The same pass without keeping the row: every step reads x again. It takes rows of any length, and
+// measures what the registers are worth.
 template <int THREADS, int WIDTH, class T = float>
 __global__ void __launch_bounds__(THREADS) forward_looping(
     const Vector<WIDTH, T> *x, const Vector<WIDTH, T> *gamma, const Vector<WIDTH, T> *beta,
@@ -286,9 +305,9 @@ __global__ void __launch_bounds__(THREADS) forward_looping(
 // ---- Backward: one row --------------------------------------------------------------------------
 // dgamma = sum over rows of dy * x_hat, dbeta = sum over rows of dy, and with g = gamma * dy dx =
 // rstd * (g - mean(g) - x_hat * mean(g * x_hat)). If g has a large mean, rounding leaves a part of
-// it in g - mean(g), as it does in x - mean(x). So g is centred twice, too. The first time a number
-// near its mean is enough, mean(dy) * gamma[0]: where gamma varies, so does g, and the second time
-// finds what is left. It is subtracted before the product gamma * dy is rounded: fmaf(a, b, c) is
+// it in g - mean(g), as it does in x - mean(x). So g is centred twice, too. The first time
+// mean(dy) * mean(gamma) is near enough, and the second time finds what is left. It is subtracted
+// before the product gamma * dy is rounded: fmaf(a, b, c) is
 // a * b + c, rounded once.
 
 // x_hat from x and the three saved numbers of its row.
@@ -330,7 +349,12 @@ __device__ void write_dx(
     __syncwarp();  // in PTX no load of gamma is moved before this: registers would be too few
     const int vectors = D / WIDTH;
     const float one_over_D = 1.0f / D;
-    const float near = block_sum<THREADS>(sum(g), 0) * one_over_D * float(gamma->at[0]);
+    float2 totals = make_float2(sum(g), 0);  // of dy and of gamma, for which registers are too few
+    for (int i = member<THREADS>(); i < vectors; i += THREADS)
+        totals.y += sum(wide(gamma[i]));
+    totals = block_sum<THREADS>(totals, 1);
+    const float near = totals.x * one_over_D * (totals.y * one_over_D);
+    __syncwarp();  // gamma is loaded again
     Vector<WIDTH> gain[VECTORS];
     load<THREADS>(gamma, 0, vectors, gain);
 #pragma unroll
@@ -343,9 +367,7 @@ __device__ void write_dx(
     float2 sums = make_float2(0, 0);  // of g and of g * x_hat
 #pragma unroll
     for (int v = 0; v < VECTORS; v++)
-#pragma unroll
-        for (int j = 0; j < WIDTH; j++)
-            sums = sums + make_float2(g[v].at[j], g[v].at[j] * x_hat[v].at[j]);
+        sums = sums + make_float2(sum(g[v]), sum(product(g[v], x_hat[v])));
     sums = block_sum<THREADS>(sums, 0);
     const float rest = sums.x * one_over_D, mean_gx = sums.y * one_over_D;
 #pragma unroll
@@ -386,29 +408,29 @@ __global__ void __launch_bounds__(THREADS) backward_atomic(
 // Stage 1: few blocks, each with many rows. A block works on ROWS rows at a time: one, or if rows
 // are short one in every warp. It adds its rows up on the chip and writes one row of partial sums:
 // dgamma's D columns, then dbeta's. Every thread has sums of its own, for the columns it owns: no
-// barrier, no atomics. They are kept in shared memory, because x_hat and dy fill the registers, in
-// groups of four: one access of 16 bytes each.
+// barrier, no atomics. They are kept in shared memory, because x_hat and dy fill the registers. One
+// access moves four of them, 16 bytes.
 template <int THREADS, int VECTORS, int WIDTH, int ROWS, class T>
 __device__ void backward_rows(
     const Vector<WIDTH, T> *x, const Vector<WIDTH, T> *dy, const Vector<WIDTH, T> *gamma,
     const float *mean, const float *mean_lo, const float *rstd,
     Vector<WIDTH, T> *__restrict__ dx, Vector<WIDTH> *__restrict__ partial, long long rows, int D)
 {
-    static_assert(THREADS == 32 || ROWS == 1, "block_sum knows one team, or teams of one warp");
-    extern __shared__ Four sums[];  // its size, 2 * GROUPS * BLOCK of them, is set at the launch
-    const int ENTRIES = VECTORS * WIDTH, GROUPS = ENTRIES / 4, BLOCK = THREADS * ROWS;
+    static_assert(THREADS == 32 || ROWS == 1, "block_sum knows one group, or groups of one warp");
+    extern __shared__ Four sums[];  // its size, 2 * FOURS * BLOCK of them, is set at the launch
+    const int ENTRIES = VECTORS * WIDTH, FOURS = ENTRIES / 4, BLOCK = THREADS * ROWS;
     const int vectors = D / WIDTH;
-    for (int k = 0; k < 2 * GROUPS; k++)
+    for (int k = 0; k < 2 * FOURS; k++)
         sums[k * BLOCK + threadIdx.x] = Four();
 
-    const int team = threadIdx.x / THREADS;
-    for (long long n = blockIdx.x * ROWS + team; n < rows; n += gridDim.x * ROWS) {
+    const int group = threadIdx.x / THREADS;
+    for (long long n = blockIdx.x * ROWS + group; n < rows; n += gridDim.x * ROWS) {
         const Row row = saved(mean, mean_lo, rstd, n);
         Vector<WIDTH> x_hat[VECTORS], d[VECTORS];
         load_row<THREADS>(x, dy, row, n * vectors, vectors, x_hat, d);
 #pragma unroll
-        for (int k = 0; k < GROUPS; k++) {
-            const int to_dgamma = k * BLOCK + threadIdx.x, to_dbeta = to_dgamma + GROUPS * BLOCK;
+        for (int k = 0; k < FOURS; k++) {
+            const int to_dgamma = k * BLOCK + threadIdx.x, to_dbeta = to_dgamma + FOURS * BLOCK;
             Four dgamma = sums[to_dgamma], dbeta = sums[to_dbeta];
 #pragma unroll
             for (int j = 0; j < 4; j++) {
@@ -422,23 +444,23 @@ __device__ void backward_rows(
         write_dx<THREADS>(gamma, dx, row.rstd, n * vectors, D, x_hat, d);
     }
 
-    for (int teams = ROWS / 2; teams > 0; teams /= 2) {  // half of them take over the others' sums
+    for (int groups = ROWS / 2; groups > 0; groups /= 2) {  // half of them take the others' sums
         __syncthreads();
-        if (team < teams)
-            for (int k = 0; k < 2 * GROUPS; k++) {
+        if (group < groups)
+            for (int k = 0; k < 2 * FOURS; k++) {
                 const int mine = k * BLOCK + threadIdx.x;
-                const Four a = sums[mine], b = sums[mine + teams * THREADS];
+                const Four a = sums[mine], b = sums[mine + groups * THREADS];
                 sums[mine] = a + b;
             }
     }
-    if (team > 0)
+    if (group > 0)
         return;
     const long long start = (long long)blockIdx.x * 2 * vectors;
     for (int which = 0; which < 2; which++) {  // dgamma, dbeta
         Vector<WIDTH> row[VECTORS];
 #pragma unroll
-        for (int k = 0; k < GROUPS; k++) {
-            const Four four = sums[(which * GROUPS + k) * BLOCK + threadIdx.x];
+        for (int k = 0; k < FOURS; k++) {
+            const Four four = sums[(which * FOURS + k) * BLOCK + threadIdx.x];
 #pragma unroll
             for (int j = 0; j < 4; j++)
                 row[(4 * k + j) / WIDTH].at[(4 * k + j) % WIDTH] = four.at[j];
@@ -459,8 +481,8 @@ __global__ void __launch_bounds__(THREADS * ROWS, BLOCKS) backward(
         x, dy, gamma, mean, mean_lo, rstd, dx, partial, rows, D);
 }
 
-// The same without keeping the row, for rows of any length: x is read twice and dy three times, and
-// the sums are kept where they end, in partial.
+// The same pass without keeping the row, for rows of any length: x is read twice, dy is read three
+// times, and the sums are kept where they end, in partial.
 template <int THREADS, int WIDTH, class T = float>
 __global__ void __launch_bounds__(THREADS) backward_looping(
     const Vector<WIDTH, T> *x, const Vector<WIDTH, T> *dy, const Vector<WIDTH, T> *gamma,
@@ -476,13 +498,11 @@ __global__ void __launch_bounds__(THREADS) backward_looping(
     for (long long n = blockIdx.x; n < rows; n += gridDim.x) {
         const Row row = saved(mean, mean_lo, rstd, n);
         const long long start = n * vectors;
-        float total = 0;
-        for (int i = threadIdx.x; i < vectors; i += THREADS) {
-            const Vector<WIDTH> d = wide(dy[start + i]);
-            for (int j = 0; j < WIDTH; j++)
-                total += d.at[j];
-        }
-        const float near = block_sum<THREADS>(total, 0) * one_over_D * float(gamma->at[0]);
+        float2 totals = make_float2(0, 0);  // of dy and of gamma
+        for (int i = threadIdx.x; i < vectors; i += THREADS)
+            totals = totals + make_float2(sum(wide(dy[start + i])), sum(wide(gamma[i])));
+        totals = block_sum<THREADS>(totals, 1);
+        const float near = totals.x * one_over_D * (totals.y * one_over_D);
 
         float2 sums = make_float2(0, 0);
         for (int i = threadIdx.x; i < vectors; i += THREADS) {

@@ -4,7 +4,10 @@ import re
 from collections import Counter
 from typing import NamedTuple
 
-from . import passes
+from .instances import instances
+from .listing import read_source
+
+INSTALL = "pip install -e '.[gpu]'"  # CuPy, NVRTC and CUDA's headers; not on macOS
 
 
 class Compiled(NamedTuple):
@@ -28,6 +31,12 @@ class Compiled(NamedTuple):
     ptx: str
 
 
+def options(kernels):
+    """Return the compiler's options for these instances."""
+    half_types = any("__" in kernel for kernel in kernels)
+    return ("-std=c++17", "-DHALF_TYPES") if half_types else ("-std=c++17",)
+
+
 def compile(arch="sm_90", kernels=None, source=None):
     """Compile kernels for a GPU of this architecture; no GPU or driver is needed.
 
@@ -48,24 +57,24 @@ def compile(arch="sm_90", kernels=None, source=None):
     Raises
     ------
     RuntimeError
-        If CuPy or NVRTC is missing.
+        If CuPy or NVRTC is missing; the message says how to install them.
     ValueError
         If NVRTC does not know arch, or the source does not compile; the message is NVRTC's.
     """
-    nvrtc = _nvrtc()
-    kernels = list(passes.instances() if kernels is None else kernels)
-    source = passes.read_source() if source is None else source
+    nvrtc = cupy_with_nvrtc().cuda.nvrtc
+    kernels = list(instances() if kernels is None else kernels)
+    source = read_source() if source is None else source
     # The options are those that CuPy adds when it compiles for a real GPU, and a report.
-    options = [f"-arch={arch}", *passes.options(kernels), "-ftz=true", "--ptxas-options=-v"]
-    if "-DHALF_TYPES" in options:
+    flags = [f"-arch={arch}", *options(kernels), "-ftz=true", "--ptxas-options=-v"]
+    if "-DHALF_TYPES" in flags:
         from cuda import pathfinder  # which CuPy needs, too
 
-        options.append(f"-I{pathfinder.find_nvidia_header_directory('cudart')}")
+        flags.append(f"-I{pathfinder.find_nvidia_header_directory('cudart')}")
     program = nvrtc.createProgram(source, "layernorm.cu", (), ())
     try:
         for kernel in kernels:
             nvrtc.addNameExpression(program, kernel)
-        nvrtc.compileProgram(program, tuple(options))
+        nvrtc.compileProgram(program, tuple(flags))
         ptx, log = nvrtc.getPTX(program), nvrtc.getProgramLog(program)
         ptx = ptx.decode() if isinstance(ptx, bytes) else ptx
         names = {kernel: nvrtc.getLoweredName(program, kernel) for kernel in kernels}
@@ -77,16 +86,27 @@ def compile(arch="sm_90", kernels=None, source=None):
     return {kernel: _compiled(name, ptx, log) for kernel, name in names.items()}
 
 
-def _nvrtc():
+def is_valid(launch):
+    """Return True if NVRTC compiles the kernel of a Launch, False if not, None if it is missing."""
     try:
-        import cupy
+        return bool(compile("sm_80", [launch.kernel], launch.source))
+    except ValueError:
+        return False
+    except RuntimeError:
+        return None
+
+
+def cupy_with_nvrtc():
+    """Return CuPy; RuntimeError, with what to install, if there is none or it lacks NVRTC."""
+    try:
+        import cupy  # here and not above, so that lnlib can be imported where there is no CuPy
 
         cupy.cuda.nvrtc.getVersion()
     except ImportError:
-        raise RuntimeError("CuPy is not installed (pip install cupy-cuda12x)") from None
+        raise RuntimeError(f"CuPy is not installed ({INSTALL}; not on macOS)") from None
     except Exception as error:  # each version of CuPy has its own
-        raise RuntimeError(f"the kernel compiler NVRTC is missing ({error})") from None
-    return cupy.cuda.nvrtc
+        raise RuntimeError(f"NVRTC, the kernel compiler, is missing: {INSTALL} ({error})") from None
+    return cupy
 
 
 def _compiled(name, ptx, log):
@@ -95,5 +115,5 @@ def _compiled(name, ptx, log):
     body = re.search(rf"\.entry {name}\(.*?\n}}", ptx, re.DOTALL)[0]
     found = re.findall(r"(\d+) (registers|bytes spill stores|bytes smem)", report)
     # The first of each: functions that the kernel calls are reported after it.
-    said = Counter({what: int(number) for number, what in reversed(found)})
-    return Compiled(said["registers"], said["bytes spill stores"], said["bytes smem"], body)
+    first = Counter({what: int(number) for number, what in reversed(found)})
+    return Compiled(first["registers"], first["bytes spill stores"], first["bytes smem"], body)

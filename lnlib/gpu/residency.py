@@ -2,7 +2,8 @@
 
 from typing import NamedTuple
 
-from . import nvrtc, passes
+from . import nvrtc
+from .instances import blocks_for, configuration
 
 
 class Limits(NamedTuple):
@@ -117,14 +118,14 @@ def occupancy(kernel, rows, D, arch="sm_90"):
         As `lnlib.gpu.compile`; ValueError also for an arch that is not in the table.
     """
     limits, width = _limits(arch), 1 if D % 4 else 4
-    chosen = passes.configuration(kernel, D, width, limits.shared_per_block)
+    chosen = configuration(kernel, D, width, limits.shared_per_block)
     compiled = nvrtc.compile(arch, [chosen.expression])[chosen.expression]
     resident, limited_by = resident_blocks(
         arch, chosen.threads, compiled.registers, compiled.shared + chosen.shared_bytes
     )
     at_a_time = resident * limits.multiprocessors
     one_row_each = kernel.startswith("forward") or kernel == "backward_atomic"
-    blocks = rows if one_row_each else passes.blocks_for(rows, at_a_time, chosen.rows)
+    blocks = rows if one_row_each else blocks_for(rows, at_a_time, chosen.rows)
     # Looping kernels wait for one load per array before they ask for the next.
     floats = chosen.threads * width if "looping" in chosen.expression else chosen.rows * D
     in_flight = resident * floats * (4 if kernel.startswith("forward") else 8)  # x; x and dy

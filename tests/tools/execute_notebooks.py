@@ -20,6 +20,7 @@ from nbclient import NotebookClient
 from nbclient.exceptions import CellExecutionError
 
 NOTEBOOKS = Path(__file__).resolve().parents[2] / "notebooks"
+INDEX = NOTEBOOKS / "index.ipynb"
 README_FIGURE = NOTEBOOKS / "03_gradient_check.ipynb", NOTEBOOKS / "data" / "museum.png"
 WIDGET = "application/vnd.jupyter.widget-view+json"
 # What JupyterLab writes when it saves, so that opening a lesson does not change it. The version is
@@ -64,15 +65,13 @@ def title(path):
 
 def navigation(path):
     """Return the links, in Markdown, to the pages before and after a notebook."""
-    pages = lessons()
-    k = next((k for k, page in enumerate(pages) if page.name[:2] == path.name[:2]), None)
-    if k is None:  # no lesson: it leads to the first
-        after = f"[{title(pages[0])} →]"
-        return f"{after}({Path(os.path.relpath(pages[0], path.parent)).as_posix()})"
+    pages = [INDEX, *lessons()]
+    k = next(k for k, page in enumerate(pages) if page.name[:2] == path.name[:2])
     after = [(f"{title(page)} →", page) for page in pages[k + 1 : k + 2]]
     if path == pages[k]:
         links = [(f"← {title(page)}", page) for page in pages[max(k - 1, 0) : k]]
-        links += [("Solutions", solutions(path))] * solutions(path).exists()
+        if solutions(path).exists():
+            links.append(("Solutions", solutions(path)))
         links += after
     else:
         links = [(f"← back to {title(pages[k])}", pages[k]), *after]

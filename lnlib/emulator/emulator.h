@@ -1,4 +1,4 @@
-// What CUDA's words mean where one CPU core plays the GPU. emulator.py puts this file in front of the
+// What CUDA's words mean where one CPU core plays the GPU. build.py puts this file in front of the
 // kernels. They are compiled as they stand, by a compiler that calls a function at every access to
 // memory (-fsanitize=thread); those functions, and all that is only declared here, are in emulator.cpp.
 // No header is included: a GPU has none of the C library's either.
@@ -210,7 +210,7 @@ void *shared(void **site, const char *name, size_t bytes, size_t element, size_t
 char *argument(int k, size_t element);
 double real(int k);
 long long whole(int k);
-int launch(int count, char **words, void (*kernel)());
+int launch(void (*kernel)());
 
 // The size of an element, and for arrays of arrays how many there are in a row.
 template <class T> struct Shape { enum { element = sizeof(T), row = 0 }; };

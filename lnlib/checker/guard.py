@@ -1,8 +1,8 @@
-"""Call what a learner wrote: it ends, and NumPy is afterwards what it was."""
+"""Call what a learner wrote: the call ends, and NumPy is afterwards what it was before."""
 
+import contextlib
 import signal
 import threading
-from contextlib import contextmanager
 
 import numpy as np
 
@@ -13,20 +13,19 @@ class TooLong(BaseException):
     """Raised in a function that has run for LIMIT seconds."""
 
 
-@contextmanager
 def time_limit(seconds):
-    """Raise TooLong after so many seconds; without alarms, print how to interrupt."""
-    alarms = hasattr(signal, "setitimer")
-    if not alarms or threading.current_thread() is not threading.main_thread():
-        text = f"Still running after {seconds:g} s. In Jupyter, ■ (or the key I, twice) stops it."
-        hint = threading.Timer(seconds, print, [text])
-        hint.start()
-        try:
-            yield
-        finally:
-            hint.cancel()
-        return
+    """Return a context in which TooLong is raised after so many seconds.
 
+    Alarms exist in the main thread only, and not on Windows. Elsewhere, a text says after so many
+    seconds how to interrupt. A browser (Pyodide) has neither alarms nor threads: nothing stops an
+    endless loop there, and the learner must restart the kernel.
+    """
+    main = threading.current_thread() is threading.main_thread()
+    return (_alarm if main and hasattr(signal, "setitimer") else _hint)(seconds)
+
+
+@contextlib.contextmanager
+def _alarm(seconds):
     def stop(*_):
         raise TooLong
 
@@ -37,6 +36,18 @@ def time_limit(seconds):
     finally:
         signal.setitimer(signal.ITIMER_REAL, *timer)
         signal.signal(signal.SIGALRM, handler or signal.SIG_DFL)
+
+
+@contextlib.contextmanager
+def _hint(seconds):
+    text = f"Still running after {seconds:g} s. In Jupyter, ■ (or the key I, twice) stops it."
+    hint = threading.Timer(seconds, print, [text])
+    with contextlib.suppress(RuntimeError):  # no threads here
+        hint.start()
+    try:
+        yield
+    finally:
+        hint.cancel()
 
 
 def guarded(function, changed):
@@ -56,7 +67,7 @@ def guarded(function, changed):
     return call
 
 
-def _poisoned(make):
+def _filled_with_nan(make):
     def filled(*args, **options):
         array = make(*args, **options)
         if array.dtype.kind in "fc":
@@ -66,11 +77,11 @@ def _poisoned(make):
     return filled
 
 
-@contextmanager
+@contextlib.contextmanager
 def unwritten_as_nan():
     """Let np.empty and np.empty_like give NaN, so that results which nobody writes can be seen."""
     kept = np.empty, np.empty_like
-    np.empty, np.empty_like = map(_poisoned, kept)
+    np.empty, np.empty_like = map(_filled_with_nan, kept)
     try:
         yield
     finally:

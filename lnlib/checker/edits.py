@@ -4,16 +4,6 @@ import functools
 import inspect
 import re
 
-AXES = {  # mistakes that are made wherever an axis is given -> the edit
-    "it goes over axis 0 and mixes rows; a row lies along axis=-1.": ("axis=-1", "axis=0"),
-    "it goes over axis 1 and mixes the T rows; a row lies along axis=-1.": ("axis=-1", "axis=1"),
-    "it goes over axes 0 and 1 and mixes rows; a row is axis=-1.": ("axis=-1", "axis=(0, 1)"),
-    "it goes over the whole array; each row (axis=-1) has its own.": ("axis=-1", "axis=None"),
-    "it goes over axis 0 alone; the rows have two axes, 0 and 1.": ("axis=(0, 1)", "axis=0"),
-    "it goes over axis 1 alone; the rows have two axes, 0 and 1.": ("axis=(0, 1)", "axis=1"),
-    "it goes along each row (axis=-1); the rows have axes 0 and 1.": ("axis=(0, 1)", "axis=-1"),
-    "it goes over the whole array; the rows have axes 0 and 1.": ("axis=(0, 1)", "axis=None"),
-}
 ENTRY = re.compile(r"((?:^ {4}\S.*? =>.*\n)+)((?:^ {8}\S.*\n)+)", re.M)
 
 
@@ -25,7 +15,8 @@ def edits(table, also=None):
     table : str
         Lines "old => new", indented by 4: what is replaced, wherever it stands; several lines are
         replaced together. Then, behind two spaces and a #, or below and indented by 8, what is
-        wrong, in words; several edits may have the same.
+        wrong, in words; a " stands for the words of the edit before. NUMBER in an edit and {} in
+        its words stand for a positive number: the one that explains the results is found.
     also : (old, new), optional
         A change that is right and after which each edit is a mistake with other numbers: every
         edit is made with it as well.
@@ -38,13 +29,34 @@ def edits(table, also=None):
     table = table.replace("  # ", "\n        ")
     if left := ENTRY.sub("", table).strip():
         raise ValueError(f"not an entry of a table of edits: {left!r}")
-    mistakes = {}
+    wrong = {}
     for lines, words in ENTRY.findall(table):
         pairs = (line.split(" =>", 1) for line in lines.splitlines())
         edit = tuple((old.strip(), new.strip()) for old, new in pairs)
-        ways = mistakes.setdefault(" ".join(words.split()), [])
+        words = list(wrong)[-1] if words.strip() == '"' else " ".join(words.split())
+        ways = wrong.setdefault(words, [])
         ways += [edit, (also, *edit)] if also else [edit]
-    return mistakes
+    return wrong
+
+
+def mistakes(table, also=None):
+    """Give the decorated function an attribute `mistakes`: a list of (words, function).
+
+    Parameters
+    ----------
+    table : str or list of (str, callable)
+        Edits of the decorated function, see `edits`, or what is wrong, in words, and a function
+        that does it wrong.
+    also : (old, new), optional
+        See `edits`.
+    """
+
+    def add(right):
+        wrong = functions_of(edits(table, also), right) if isinstance(table, str) else table
+        right.mistakes = wrong + getattr(right, "mistakes", [])
+        return right
+
+    return add
 
 
 def source_of_function(function):
@@ -66,20 +78,15 @@ def edited(function, edit):
     return names[function.__name__]
 
 
-def axes_of(right):
-    """Return {what is wrong: edits} for the axes that stand in the source of right."""
-    source = source_of_function(right)
-    return {words: [(edit,)] for words, edit in AXES.items() if edit[0] in source}
-
-
-def functions_of(mistakes, right):
+def functions_of(wrong, right):
     """Return [(what is wrong, a function that does it)]; edits are made when they are called."""
-    functions = []
-    for words, ways in mistakes.items():
-        for way in [ways] if callable(ways) else ways:
-            functions.append((words, way if callable(way) else _made_when_called(right, way)))
-    return functions
+    return [(words, _made_when_called(right, way)) for words, ways in wrong.items() for way in ways]
 
 
 def _made_when_called(right, edit):
-    return lambda *arguments: edited(right, edit)(*arguments)
+    def mistake(*arguments, number=None):
+        function = edited(right, edit)
+        function.__globals__["NUMBER"] = number
+        return function(*arguments)
+
+    return mistake

@@ -1,10 +1,11 @@
 """Compare a learner's results with the right ones and with those of the known mistakes."""
 
+import contextlib
 import inspect
 
 import numpy as np
 
-from .describe import close, describe, keepdims_trouble, where_wrong
+from .describe import close, describe, keepdims_problem, where_wrong
 
 RIGHT, NOT_DONE = "right.", "not done yet."
 
@@ -55,12 +56,12 @@ def _array(value, name):
     return array.astype(np.float64 if array.dtype.kind in "iu" else array.dtype)  # a copy
 
 
-def compare(task, cases, results):
+def compare(exercise, cases, results):
     """Say what is wrong with each output.
 
     Parameters
     ----------
-    task : Exercise
+    exercise : Exercise
     cases : dict of str to tuple
         What is special about each input -> the arguments.
     results : list of list
@@ -77,23 +78,21 @@ def compare(task, cases, results):
     def run(function):
         """Return, for each output, its value in every case."""
         returned = (function(*arguments) for arguments in cases.values())
-        return list(zip(*(values_of(one, task.outputs) for one in returned), strict=True))
+        return list(zip(*(values_of(one, exercise.outputs) for one in returned), strict=True))
 
-    right, mine = run(task.expected or task.right), list(zip(*results))
+    right, mine = run(exercise.expected or exercise.right), list(zip(*results))
     done = [not any(value is None for value in values) for values in mine]
-    wrong = [there and where_wrong(*both, task.rtol) for there, *both in zip(done, mine, right)]
-    known = []  # (what is wrong, the outputs of who does that)
-    for text, mistake in task.mistakes if any(wrong) else ():
-        try:
-            known.append((text, run(mistake)))
-        except Exception:  # some inputs stop some mistakes
-            continue
+    wrong = [
+        where_wrong(a, b, exercise.rtol) if there else [] for there, a, b in zip(done, mine, right)
+    ]
+    known = _known_mistakes(exercise, run, mine, wrong) if any(wrong) else []
     remarks, first = {}, [bad[0] for bad in wrong if bad]
-    for k, output in enumerate(task.outputs):
+    for k, output in enumerate(exercise.outputs):
         if wrong[k]:
-            remarks[output] = _what_is_wrong(k, task, cases, mine, right, known, wrong)
+            remarks[output] = _what_is_wrong(k, exercise, cases, mine, right, known, wrong)
         elif done[k]:
-            remarks[output] = RIGHT if task.prepare else _type_trouble(mine[k], right[k]) or RIGHT
+            same_type = exercise.prepare or not _type_problem(mine[k], right[k])
+            remarks[output] = RIGHT if same_type else _type_problem(mine[k], right[k])
         elif all(value is None for value in mine[k]):
             remarks[output] = NOT_DONE
         else:
@@ -102,20 +101,62 @@ def compare(task, cases, results):
     return remarks, min(first, default=0)
 
 
-def _what_is_wrong(k, task, cases, mine, right, known, wrong):
+def _known_mistakes(exercise, run, mine, wrong):
+    """Return [(what is wrong, the outputs of who does that)]."""
+    known = []
+    for text, mistake in exercise.mistakes:
+        with contextlib.suppress(Exception):  # some inputs stop some mistakes
+            if "{}" not in text:
+                known.append((text, run(mistake)))
+                continue
+            for k, bad in enumerate(wrong):
+                number = _fitted_number(mistake, run, k, mine[k]) if bad else None
+                if number:
+                    theirs = run(lambda *a, f=mistake, c=number: f(*a, number=c))
+                    known.append((text.format(f"{number:.3g}".replace("e-0", "e-")), theirs))
+                    break
+    return known
+
+
+def _fitted_number(mistake, run, k, mine):
+    """Return the number with which a mistake gives the learner's output k, or None.
+
+    The number is found by bisection, from the entry that changes most with it.
+    """
+
+    def output(number):
+        values = run(lambda *arguments: mistake(*arguments, number=number))[k]
+        return np.concatenate([value.ravel() for value in values])
+
+    target, low, high = np.concatenate([value.ravel() for value in mine]), 1e-16, 1e2
+    least, most = output(low), output(high)
+    if target.size != least.size or not np.all(np.isfinite(target)):
+        return None
+    at = np.argmax(np.abs(most - least) / (np.abs(most) + np.abs(least) + 1e-300))
+    if not min(least[at], most[at]) < target[at] < max(least[at], most[at]):
+        return None
+    for _ in range(42):  # then it is known to ten digits
+        middle = np.sqrt(low * high)
+        below = (output(middle)[at] < target[at]) == (least[at] < most[at])
+        low, high = (middle, high) if below else (low, middle)
+    return low if close(output(low), target, 1e-6) else None
+
+
+def _what_is_wrong(k, exercise, cases, mine, right, known, wrong):
     """Return what is wrong with output k: another output, a known mistake, or how it differs."""
-    text, theirs, whole = _known_mistake(k, mine, right, known, task.rtol)
-    for name, values, bad in zip(task.outputs, right, wrong):
-        if bad and not whole and not where_wrong(mine[k], values, task.rtol):
-            return f"this is what {name} should be; the order is {', '.join(task.outputs)}."
+    text, theirs, whole = _known_mistake(k, mine, right, known, exercise.rtol)
+    for name, values, bad in zip(exercise.outputs, right, wrong):
+        if bad and not whole and not where_wrong(mine[k], values, exercise.rtol):
+            return f"this is what {name} should be; the order is {', '.join(exercise.outputs)}."
     if text:
-        trouble = keepdims_trouble(mine[k][0], theirs[0])
-        return f"{text} Also: {trouble}" if trouble else text
-    names, others = inspect.signature(task.right).parameters, task.right.__globals__
-    terms = task.terms and [
-        task.terms.values(others | dict(zip(names, arguments))) for arguments in cases.values()
-    ]
-    return describe(task.outputs[k], mine[k], right[k], list(cases), terms, task.rtol)
+        problem = keepdims_problem(mine[k][0], theirs[0])
+        return f"{text} Also: {problem}" if problem else text
+    names, others = inspect.signature(exercise.right).parameters, exercise.right.__globals__
+    arguments = [others | dict(zip(names, values)) for values in cases.values()]
+    return describe(
+        exercise.outputs[k], mine[k], right[k], list(cases), exercise.rtol,
+        exercise.terms, arguments,
+    )  # fmt: skip
 
 
 def _known_mistake(k, mine, right, known, rtol):
@@ -138,7 +179,7 @@ def _known_mistake(k, mine, right, known, rtol):
     return *best, most == len(mine)
 
 
-def _type_trouble(mine, right):
+def _type_problem(mine, right):
     for a, b in zip(mine, right):
         if a.dtype.kind in "fc" and b.dtype.kind in "fc" and a.dtype != b.dtype:
             return f"right, but {a.dtype}; the input is {b.dtype}."

@@ -717,7 +717,9 @@ static void tally()
 // ---- One launch ----------------------------------------------------------------------------------
 
 const int MAX_ARGUMENTS = MAX_ARRAYS / 2;
-static const char *numbers[MAX_ARGUMENTS];
+static const char *numbers[MAX_ARGUMENTS + 1];
+static int argument_count;
+static char order_word[32];
 
 namespace emulated {
 
@@ -732,8 +734,15 @@ char *argument(int k, size_t element_)
     return array.data;
 }
 
-double real(int k) { return strtod(numbers[k], nullptr); }
-long long whole(int k) { return atoll(numbers[k]); }
+static const char *number(int k)
+{
+    if (!numbers[k])
+        stop("argument %d must be a number", k);
+    return numbers[k];
+}
+
+double real(int k) { return strtod(number(k), nullptr); }
+long long whole(int k) { return atoll(number(k)); }
 
 }  // namespace emulated
 
@@ -751,48 +760,74 @@ static void shuffle_order(int *order, int count, const char *how)
         }
 }
 
-// program FILE GRID THREADS SHARED ORDER SECONDS PROFILE ARGUMENT...   An argument is a number, or
-// name:first byte:bytes:bytes of a number in it, for an array in the file. The file is changed in
-// place. What the kernel prints goes to stdout, and the profile to stderr.
+// The next argument is an array: so many bytes of the file, from first on, each number of so many bytes.
+static void add_array(const char *name, size_t first, size_t bytes, size_t number, int file)
+{
+    Array &array = arrays[argument_count++];
+    array.name = strdup(name);
+    array.data = middle(array);
+    array.bytes = bytes;
+    array.element = array.cell = number < 4 ? number : 4;
+    array.writer = (Access *)calloc(bytes / array.cell + 1, sizeof(Access));
+    if (bytes && mmap(array.data, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, file, first) == MAP_FAILED)
+        stop("the emulator got no memory");
+}
+
+// The launch comes from stdin, a line for each part of it, and "run" or "profile" at the end:
+//     seconds 300           this program ends then, whatever has become of the one that started it
+//     file /tmp/arrays      holds the arrays, and is changed in place
+//     blocks 3, threads 64, shared 0, order reverse
+//     array x 65536 256 4   an argument, named x: 256 bytes of the file from 65536 on, numbers of 4 bytes
+//     number 0.5            an argument
+static void read_launch()
+{
+    char word[16], text[4096];
+    size_t first, bytes, number;
+    int file = -1;
+    reserve_space();
+    while (scanf("%15s", word) == 1 && argument_count <= MAX_ARGUMENTS) {
+        profiling = !strcmp(word, "profile");
+        if (profiling || !strcmp(word, "run"))
+            return;
+        if (!strcmp(word, "array") && scanf("%4095s %zu %zu %zu", text, &first, &bytes, &number) == 4) {
+            add_array(text, first, bytes, number, file);
+            continue;
+        }
+        if (scanf(" %4095[^\n]", text) != 1)
+            break;
+        if (!strcmp(word, "seconds"))
+            alarm(atoi(text));
+        else if (!strcmp(word, "file"))
+            file = open(text, O_RDWR);
+        else if (!strcmp(word, "blocks"))
+            gridDim.x = atoi(text);
+        else if (!strcmp(word, "threads"))
+            blockDim.x = atoi(text);
+        else if (!strcmp(word, "shared"))
+            dynamic_bytes = atoll(text);
+        else if (!strcmp(word, "order"))
+            snprintf(order_word, sizeof order_word, "%.31s", text);
+        else if (!strcmp(word, "number"))
+            numbers[argument_count++] = strdup(text);
+    }
+    stop("a launch with a last line, and at most %d arguments, is expected", MAX_ARGUMENTS);
+}
+
+// What the kernel prints goes to stdout, and the profile to stderr.
 namespace emulated {
 
-int launch(int count, char **words, void (*kernel_)())
+int launch(void (*kernel_)())
 {
     kernel = kernel_;
-    gridDim.x = atoi(words[2]);
-    blockDim.x = atoi(words[3]);
-    dynamic_bytes = atoll(words[4]);
     signal(SIGALRM, SIG_DFL);
-    alarm(atoi(words[6]));  // ends this program, whatever has become of the one that started it
-    profiling = *words[7] == '1';
+    read_launch();
     if (blockDim.x < 1 || blockDim.x > MAX_THREADS)
         stop("a block has 1 to %d threads, not %u", MAX_THREADS, blockDim.x);
     if (dynamic_bytes > MAX_SHARED)
         stop("a block has at most %zu bytes of shared memory, not %zu", MAX_SHARED, dynamic_bytes);
-    if (count - 8 > MAX_ARGUMENTS)
-        stop("a kernel has at most %d arguments here", MAX_ARGUMENTS);
-    reserve_space();
-    const int file = open(words[1], O_RDWR);
     stacks = (char *)mmap(nullptr, MAX_THREADS * STACK, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANON, -1, 0);
-    if (file < 0 || stacks == MAP_FAILED)
+    if (stacks == MAP_FAILED)
         stop("the emulator got no memory");
-    for (int k = 0; k + 8 < count; k++) {
-        char *word = words[k + 8], *colon = strchr(word, ':');
-        numbers[k] = word;
-        if (!colon)
-            continue;
-        Array &array = arrays[k];
-        size_t first = 0, number = 4;
-        sscanf(colon, ":%zu:%zu:%zu", &first, &array.bytes, &number);
-        *colon = 0;
-        array.name = word;
-        array.data = middle(array);
-        array.element = array.cell = number < 4 ? number : 4;
-        array.writer = (Access *)calloc(array.bytes / array.cell + 1, sizeof(Access));
-        if (array.bytes && mmap(array.data, array.bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, file, first)
-                               == MAP_FAILED)
-            stop("the emulator got no memory");
-    }
     launched = true;
     for (int k = MAX_ARRAYS - shared_arrays; k < MAX_ARRAYS; k++)
         make(arrays[k]);
@@ -800,10 +835,10 @@ int launch(int count, char **words, void (*kernel_)())
         getcontext(&thread.context);
     reports = (Report *)calloc(gridDim.x, sizeof(Report));
     int *blocks = (int *)malloc(gridDim.x * sizeof(int)), order[MAX_THREADS];
-    shuffle_order(blocks, gridDim.x, words[5]);
+    shuffle_order(blocks, gridDim.x, order_word);
     for (int b = 0; b < (int)gridDim.x; b++) {
         blockIdx.x = blocks[b];
-        shuffle_order(order, blockDim.x, words[5]);
+        shuffle_order(order, blockDim.x, order_word);
         run_block(order);
         if (profiling)
             tally();

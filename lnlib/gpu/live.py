@@ -1,21 +1,22 @@
 """Run the CUDA kernels on a GPU, through CuPy. They are compiled when they are first needed."""
 
 import functools
-from types import SimpleNamespace
 
 from . import passes
+from .listing import read_source
+from .nvrtc import INSTALL, cupy_with_nvrtc, options
 
 
 def available():
     """Return True if CuPy, an NVIDIA driver, a GPU and the kernel compiler NVRTC are there."""
-    return _trouble() is None
+    return _missing_part() is None
 
 
 def status():
     """Return one sentence: which GPU runs the kernels, or which part is missing."""
-    if trouble := _trouble():
-        return trouble
-    runtime = _cupy().cuda.runtime
+    if missing := _missing_part():
+        return missing
+    runtime = backend().xp.cuda.runtime
     device = runtime.getDeviceProperties(runtime.getDevice())
     name, capability = device["name"].decode(), f"{device['major']}.{device['minor']}"
     return f"The kernels run on this machine's GPU: {name}, compute capability {capability}."
@@ -55,7 +56,7 @@ def layer_norm_forward(x, gamma, beta, eps=1e-5, *, kernel="forward", width=None
     variance is beyond 3e38, or var + eps below 1e-30. The arithmetic is in float32: a half type
     costs half an ulp of it when a result is stored.
     """
-    return passes.forward(machine(), x, gamma, beta, eps, kernel, width)
+    return passes.forward(backend(), x, gamma, beta, eps, kernel, width)
 
 
 def layer_norm_backward(dy, cache, *, kernel="backward", width=None):
@@ -85,29 +86,21 @@ def layer_norm_backward(dy, cache, *, kernel="backward", width=None):
         As `layer_norm_forward`; ValueError also if kernel cannot hold a row of that length or
         dtype, or is for smaller inputs.
     """
-    return passes.backward(machine(), dy, cache, kernel, width)
+    return passes.backward(backend(), dy, cache, kernel, width)
 
 
-def _cupy():
-    import cupy  # here and not above, so that lnlib can be imported where there is no CuPy
-
-    return cupy
-
-
-def _trouble():
+def _missing_part():
     """Return what keeps the kernels from running here, in one sentence, or None."""
     try:
-        cupy = _cupy()
-    except ImportError:
-        return "No GPU is used: CuPy is not installed (pip install cupy-cuda12x; not on macOS)."
+        cupy = cupy_with_nvrtc()
+    except RuntimeError as error:
+        return f"No GPU is used: {error}."
     try:
         missing = "CUDA does not start"
         if cupy.cuda.runtime.driverGetVersion() == 0:
             return "No GPU is used: CuPy is installed, but there is no NVIDIA driver."
         cupy.cuda.runtime.getDeviceCount()  # raises an error if it is 0
-        missing = "the kernel compiler NVRTC is missing"
-        cupy.cuda.nvrtc.getVersion()
-        missing = "it compiles no kernel"  # CuPy 14 and later need CUDA's headers for any kernel
+        missing = f"CuPy compiles no kernel, maybe for want of CUDA's headers: {INSTALL}"
         cupy.RawKernel('extern "C" __global__ void tiny() {}', "tiny").compile()
     except Exception as error:  # each version of CuPy has its own
         return f"No GPU is used: {missing} ({error})."
@@ -115,50 +108,54 @@ def _trouble():
 
 
 @functools.cache
-def machine():
-    """Return CuPy as the machine that `passes` describes; RuntimeError if there is no GPU."""
-    if trouble := _trouble():
-        raise RuntimeError(trouble)
-    cupy = _cupy()
-    return SimpleNamespace(
-        array_type=cupy.ndarray,
+def backend():
+    """Return CuPy as a `Backend`; RuntimeError if there is no GPU."""
+    if missing := _missing_part():
+        raise RuntimeError(missing)
+    cupy = cupy_with_nvrtc()
+    return passes.Backend(
+        xp=cupy,
         empty=cupy.empty,
-        zeros=cupy.zeros,
         address=lambda array: array.data.ptr,
         check_place=_check_place,
-        run=_run,
-        blocks=_resident_blocks,
+        run=_launch_instance,
+        resident_blocks=_resident_blocks,
         shared_limit=lambda: cupy.cuda.Device().attributes["MaxSharedMemoryPerBlockOptin"],
     )
 
 
-def _resident_blocks(kernel, threads, shared_bytes):
+def _resident_blocks(configuration):
     """Ask the driver how many blocks of a kernel the current device holds at a time."""
-    cuda = _cupy().cuda
-    function = _function(cuda.runtime.getDevice(), kernel, shared_bytes).kernel
+    kernel, threads, shared_bytes = configuration[:3]
+    cuda, function = backend().xp.cuda, _function(_device(), kernel, shared_bytes).kernel
     ask = cuda.driver.occupancyMaxActiveBlocksPerMultiprocessor
     multiprocessors = cuda.Device().attributes["MultiProcessorCount"]
     return multiprocessors * ask(function.ptr, threads, shared_bytes)
 
 
 def _check_place(name, array):
-    current, place = _cupy().cuda.runtime.getDevice(), array.data.device_id
-    if place != current:
-        raise ValueError(f"{name} must be on the current device, {current}, got device {place}")
+    place = array.data.device_id
+    if place != _device():
+        raise ValueError(f"{name} must be on the current device, {_device()}, got device {place}")
 
 
-def _run(kernel, blocks, threads, shared_bytes, inputs, outputs, numbers):
-    function = _function(_cupy().cuda.runtime.getDevice(), kernel, shared_bytes)
+def _launch_instance(configuration, blocks, inputs, outputs, numbers):
+    kernel, threads, shared_bytes = configuration[:3]
     # CuPy passes arrays as pointers and NumPy's scalars as what they are: np.int32 as int, ...
     arguments = (*inputs.values(), *outputs.values(), *numbers.values())
+    function = _function(_device(), kernel, shared_bytes)
     function((blocks,), (threads,), arguments, shared_mem=shared_bytes)
+
+
+def _device():
+    return backend().xp.cuda.runtime.getDevice()
 
 
 @functools.cache
 def _function(device, kernel, shared_bytes):
     """Compile one instance of a kernel for the current device, which is device."""
-    module = _cupy().RawModule(
-        code=passes.read_source(), options=passes.options([kernel]), name_expressions=(kernel,)
+    module = backend().xp.RawModule(
+        code=read_source(), options=options([kernel]), name_expressions=(kernel,)
     )
     function = module.get_function(kernel)
     if shared_bytes > 48 * 1024:  # more than that has to be asked for

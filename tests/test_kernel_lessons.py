@@ -9,10 +9,9 @@ from execute_notebooks import NOTEBOOKS
 from test_gpu import needs_nvrtc
 
 from lnlib import gpu
-from lnlib.gpu import emulator
 
-PAGES = "08_fused_gpu_kernel.ipynb", "09_kernel_speed.ipynb"
-CELLS = [c for page in PAGES for c in nbformat.read(NOTEBOOKS / page, as_version=4).cells]
+PATHS = sorted(NOTEBOOKS.glob("0[89]_*.ipynb"))
+CELLS = [cell for path in PATHS for cell in nbformat.read(path, as_version=4).cells]
 TEXT = "\n".join(cell.source for cell in CELLS if cell.cell_type == "markdown")
 PRINTED = "".join(o.get("text", "") for cell in CELLS for o in cell.get("outputs", []))
 
@@ -22,14 +21,14 @@ def test_race_messages_quote_the_lines_they_name():
     x = np.ones((1, 1000), np.float32)
     with pytest.raises(gpu.EmulationError) as caught:
         gpu.emulate_forward(x, x[0], x[0], source=source)
-    said, *quoted = str(caught.value).splitlines()
-    numbers = re.findall(r"in line (\d+)", said)
+    message, *quoted = str(caught.value).splitlines()
+    numbers = re.findall(r"in line (\d+)", message)
     lines = source.splitlines()
     assert len(numbers) == 2
     assert quoted == [f"{n:>7}: {lines[int(n) - 1].strip()}" for n in numbers]
     with pytest.raises(gpu.EmulationError) as caught:  # line 1 of what: nothing to quote
         gpu.emulate_forward(x, x[0], x[0], source=f'#line 1 "elsewhere"\n{source}')
-    assert str(caught.value) == said
+    assert str(caught.value) == message
     assert all(line in PRINTED for line in quoted)
 
 
@@ -38,13 +37,12 @@ def test_listings_are_of_functions():
         gpu.listing("no_such_function")
 
 
-def test_several_teams_are_of_one_warp_each():
-    """block_sum has no slots for teams: two of two warps each would mix their sums."""
-    pointers = dict.fromkeys(("x", "dy", "gamma", "mean", "mean_lo", "rstd", "dx", "partial"), 0)
-    numbers = {name: np.int64(1) for name in [*pointers, "rows", "D"]}
-    run = emulator._machine("forward", None, None).run
-    with pytest.raises(gpu.EmulationError, match="block_sum knows one team, or teams of one warp"):
-        run("backward<64, 4, 4, 2, 1>", 1, 128, 2**14, {}, {}, numbers)
+def test_several_groups_are_of_one_warp_each():
+    """block_sum has no slots for groups: two of two warps each would mix their sums."""
+    arguments = {f"p{k}": 1 for k in range(10)}
+    launch = gpu.Launch(gpu.read_source(), "backward<64, 4, 4, 2, 1>", 1, 128, arguments)
+    with pytest.raises(gpu.EmulationError, match="block_sum knows one group, or groups of one"):
+        gpu.emulate(launch)
 
 
 @needs_nvrtc
@@ -89,12 +87,12 @@ def predicted():
 def test_predicted_speeds_follow_from_what_is_printed():
     bands = predicted()
     assert len(bands) == 6
-    said = r"^(\w+) +(\d+): .* in step ([\d.]+) to [\d.]+ of a copy, out of step up to ([\d.]+)$"
-    said = re.findall(said, PRINTED, flags=re.M)
-    said = {name: (int(D), float(least), float(most)) for name, D, least, most in said}
-    assert bands["backward", 4096][1] == said["T4"][1:] and said["T4"][0] == 4096
-    assert {said["H100"][0], said["H200"][0]} == {16384}
-    assert bands["backward", 16384][0] == said["H200"][1:]
+    line = r"^(\w+) +(\d+): .* in step ([\d.]+) to [\d.]+ of a copy, out of step up to ([\d.]+)$"
+    found = re.findall(line, PRINTED, flags=re.M)
+    printed = {name: (int(D), float(least), float(most)) for name, D, least, most in found}
+    assert bands["backward", 4096][1] == printed["T4"][1:] and printed["T4"][0] == 4096
+    assert {printed["H100"][0], printed["H200"][0]} == {16384}
+    assert bands["backward", 16384][0] == printed["H200"][1:]
     (counted,) = re.findall(r"^backward_looping +([\d. ]+)$", PRINTED, flags=re.M)
     x, dy, _, dx, _, sums = map(float, counted.split())
     assert x + dy + dx == 6 * 4 and sums >= 4 * 4

@@ -1,8 +1,8 @@
 """Say in words how an array differs from the right one, where no known mistake explains it."""
 
 import contextlib
-import functools
 import itertools
+import math
 from typing import NamedTuple
 
 import numpy as np
@@ -18,23 +18,38 @@ class Terms(NamedTuple):
         are those of each row, with the axis kept.
     names : dict of str to str
         Other names in them -> expressions.
+    factors : dict of str to str
+        By what each row may be multiplied by mistake, in words -> expressions.
+    row_factor : str
+        What a factor that differs from row to row points to.
     """
 
     fronts: str
     terms: str
     names: dict = {}
+    factors: dict = {}
+    row_factor: str = "what a row is multiplied or divided by is not right."
 
-    def values(self, known):
-        """Return {front: {term: array}}; known: the values of all names but `names`."""
-        along_rows = {"axis": -1, "keepdims": True}
-        known = {f.__name__: functools.partial(f, **along_rows) for f in (np.mean, np.sum)} | known
+    def _namespace(self, known):
+        rows = {"axis": -1, "keepdims": True}
+        known = {"mean": lambda a: np.mean(a, **rows), "sum": lambda a: np.sum(a, **rows)} | known
         for name, text in self.names.items():
             known[name] = eval(text, known)
+        return known
+
+    def sums(self, known):
+        """Return {front: {term: array}}; known: the values of all names but `names`."""
+        known = self._namespace(known)
         fronts, terms = (
             {text.strip(): eval(text.strip(), known) for text in texts.split(";")}
             for texts in (self.fronts, self.terms)
         )
         return {front: {k: f * a for k, a in terms.items()} for front, f in fronts.items()}
+
+    def factors_of_rows(self, known):
+        """Return {words: array} for `factors`; known: as for `sums`."""
+        known = self._namespace(known)
+        return {words: eval(text, known) for words, text in self.factors.items()}
 
 
 def close(a, b, rtol):
@@ -54,7 +69,7 @@ def where_wrong(some, others, rtol):
     return [i for i, (a, b) in enumerate(zip(some, others)) if not close(a, b, rtol)]
 
 
-def describe(output, mine, right, labels, terms, rtol):
+def describe(output, mine, right, labels, rtol, terms=None, known=()):
     """Describe an output that is wrong.
 
     Parameters
@@ -65,37 +80,41 @@ def describe(output, mine, right, labels, terms, rtol):
         What came and what should have come, in every case.
     labels : list of str
         What is special about each case.
-    terms : list of dict, or None
-        For each case, front -> {term: array}; see `Terms`.
     rtol : float
+    terms : Terms, optional
+    known : list of dict
+        For each case, the values of the names in terms.
 
     Returns
     -------
     str
     """
-    if trouble := _shape_trouble(mine, right, labels):
-        return trouble
-    wrong, text = where_wrong(mine, right, rtol), None
+    if problem := _shape_problem(mine, right, labels):
+        return problem
+    text, wrong = None, where_wrong(mine, right, rtol)
     if right[0].dtype != bool:
         text = None if any(map(np.any, mine)) else "zero everywhere."
-        if len(wrong) == len(mine) and (right[0].ndim or not terms):  # numbers: as a sum is better
-            text = text or _as_multiple(mine, right, labels, rtol)
-        text = text or (_as_sum(terms, mine, right) if terms else None)
+        if right[0].ndim or not terms:  # of single numbers, a sum says more
+            text = text or terms and _as_named_factor(terms, known, mine, right, rtol)
+            if len(wrong) == len(mine):
+                text = text or _as_multiple(mine, right, labels, rtol)
+            text = text or _as_multiples_of_rows(terms, mine, right, rtol)
+        text = text or terms and _as_sum(terms, known, mine, right)
     return text or _largest_error(output, mine, right, labels, wrong, rtol)
 
 
-def _shape_trouble(mine, right, labels):
+def _shape_problem(mine, right, labels):
     """Say what is wrong with the shape, or return None."""
     wrong = [i for i, (a, b) in enumerate(zip(mine, right)) if a.shape != b.shape]
     if not wrong:
         return None
     a, b = mine[wrong[0]], right[wrong[0]]
     case = "" if len(wrong) == len(mine) else f"for {labels[wrong[0]]} "
-    trouble = keepdims_trouble(a, b)
-    return f"{case}shape {a.shape} where {b.shape} is asked{f': {trouble}' if trouble else '.'}"
+    problem = keepdims_problem(a, b)
+    return f"{case}shape {a.shape} where {b.shape} is asked{f': {problem}' if problem else '.'}"
 
 
-def keepdims_trouble(a, b):
+def keepdims_problem(a, b):
     """Say if a has fewer or more axes of length 1 than b, or return None."""
     if a.ndim == b.ndim or a.squeeze().shape != b.squeeze().shape:
         return None
@@ -110,18 +129,44 @@ def _factor(a, b, rtol):
     return factor if np.isfinite(factor) and close(a, factor * b, rtol) else np.nan
 
 
+def _as_named_factor(terms, known, mine, right, rtol):
+    """Say which of the exercise's factors the right output is multiplied by, or return None."""
+    factors = [terms.factors_of_rows(names) for names in known]
+    for words in terms.factors:
+        with contextlib.suppress(ValueError):  # shapes that do not fit
+            products = [b * values[words] for b, values in zip(right, factors)]
+            if not where_wrong(mine, products, rtol) and where_wrong(products, right, rtol):
+                return f"right, but for a factor: {words} times what is asked."
+    return None
+
+
 def _as_multiple(mine, right, labels, rtol):
     """Say which multiple of the right output this is in every case, or return None."""
     factors = [_factor(a, b, rtol) for a, b in zip(mine, right)]
     if np.allclose(factors, -1):
         return "right, but for its sign."
     if np.allclose(factors, factors[0]):
-        return f"right, but for a factor: {factors[0]:.4g} times what is asked."
+        return f"right, but for a factor: {_digits(factors[0], 1)} times what is asked."
     # a single number always is some multiple of the right one
     if np.all(np.isfinite(factors)) and any(b.ndim for b in right):
-        listed = ", ".join(f"{c:.4g} for {label}" for label, c in zip(labels, factors))
+        listed = ", ".join(f"{_digits(c, 1)} for {label}" for label, c in zip(labels, factors))
         return f"right, but for a factor: {listed}."
     return None
+
+
+def _as_multiples_of_rows(terms, mine, right, rtol):
+    """Say between what the factors of the rows lie, if each row is a multiple, or return None."""
+    factors = []
+    for a, b in zip(mine, right):
+        if b.ndim < 2 or b.shape[-1] < 2:  # one number always is some multiple of another
+            return None
+        factor = np.sum(a * b, axis=-1, keepdims=True) / np.sum(b * b, axis=-1, keepdims=True)
+        if not np.all(np.isfinite(1 / factor)) or not close(a, factor * b, rtol):
+            return None
+        factors += [factor.min(), factor.max()]
+    hint = terms.row_factor if terms else Terms._field_defaults["row_factor"]
+    least, most = (_digits(c, 1) for c in (min(factors), max(factors)))
+    return f"right, but for a factor in each row, from {least} to {most}: {hint}"
 
 
 def _largest_error(output, mine, right, labels, wrong, rtol):
@@ -145,7 +190,9 @@ def _largest_error(output, mine, right, labels, wrong, rtol):
         below = 10 ** np.ceil(np.log10(error[at]))
         text += f" All errors are below {below:.0e} of the row's largest."
         if error[at] > 1e-9 == rtol:  # of formulas in float64
-            text += " Was something rounded to float32, an eps added, or another step taken?"
+            text += (
+                " Was something rounded to float32, a small number added, or another step taken?"
+            )
     return text
 
 
@@ -155,15 +202,22 @@ def differing_digits(a, b):
         shown = bool(a) if a in (0, 1) else f"{a:.4g}"
         return f"{shown} where {b} is right."
     a = 0.0 if abs(a) <= 1e-12 * abs(b) else a
-    texts = ((f"{a:.{digits}g}", f"{b:.{digits}g}") for digits in (4, 8, 12, 17))
-    mine, right = next((pair for pair in texts if pair[0] != pair[1]), (a, b))
-    return f"{mine} where {right} is right."
+    return f"{_digits(a, b)} where {_digits(b, a)} is right."
 
 
-def _as_sum(terms, mine, right):
+def _digits(a, b):
+    """Write a with as many digits as it takes to see that it is not b; with 4 if it is b."""
+    for digits in (4, 8, 12, 17):
+        if f"{a:.{digits}g}" != f"{b:.{digits}g}":
+            return f"{a:.{digits}g}"
+    return f"{a:.4g}"
+
+
+def _as_sum(terms, known, mine, right):
     """Say which sum of the exercise's terms an output is and what is wrong with it, or None."""
-    front, factors = _fit(terms, mine)
-    right_front, right_factors = _fit(terms, right)
+    sums = [terms.sums(names) for names in known]
+    front, factors = _fit(sums, mine)
+    right_front, right_factors = _fit(sums, right)
     if not factors or factors == right_factors and front == right_front:
         return None
     written = " ".join(
@@ -182,23 +236,38 @@ def _as_sum(terms, mine, right):
     return text + (f" Missing: {', '.join(missing)}." if missing else "")
 
 
-def _fit(terms, values):
-    """Return front and {term: factor} of the shortest sum that equals values; or None, {}."""
+def _fit(sums, values):
+    """Return front and {term: factor} of the shortest sum that equals values; or None, {}.
+
+    Factors are multiples of 1/2, and a sum has at most four terms.
+    """
     target = np.concatenate([a.ravel() for a in values])
-    for front in terms[0] if np.all(np.isfinite(target)) else ():
-        columns = {}
-        for name in terms[0][front]:
-            with contextlib.suppress(ValueError):  # of another shape: no term of this output
-                spread = [np.broadcast_to(t[front][name], a.shape) for t, a in zip(terms, values)]
-                columns[name] = np.concatenate([a.ravel() for a in spread])
-        names, matrix = list(columns), np.reshape(list(columns.values()), (-1, target.size)).T
+    for front in sums[0] if np.all(np.isfinite(target)) else ():
+        names, matrix = _columns(front, sums, values)
         size = np.abs(matrix).max(axis=1, initial=1e-300)  # small entries count as much as large
         goal, matrix = target / size, matrix / size[:, None]
-        if np.any(np.abs(matrix @ np.linalg.lstsq(matrix, goal)[0] - goal) > 1e-6):
+        factors, _, rank, _ = np.linalg.lstsq(matrix, goal)
+        if np.any(np.abs(matrix @ factors - goal) > 1e-6):
             continue  # no sum at all
-        sums = (itertools.combinations(range(len(names)), n) for n in range(1, 5))
-        for some in itertools.chain.from_iterable(sums):
+        if rank == len(names):  # there is no other sum
+            sums_to_try = [np.flatnonzero(np.abs(factors) > 1e-3).tolist()]
+        else:
+            lengths = [n for n in range(1, 5) if math.comb(len(names), n) < 10_000]
+            some_terms = (itertools.combinations(range(len(names)), n) for n in lengths)
+            sums_to_try = itertools.chain.from_iterable(some_terms)
+        for some in sums_to_try:
             simple = np.round(2 * np.linalg.lstsq(matrix[:, some], goal)[0]) / 2  # others fit all
             if np.all(simple) and np.all(np.abs(matrix[:, some] @ simple - goal) <= 1e-9):
                 return front, {names[k]: factor for k, factor in zip(some, simple.tolist())}
     return None, {}
+
+
+def _columns(front, sums, values):
+    """Return the names of the terms that fit an output, and a matrix with a column for each."""
+    columns = {}
+    for name in sums[0][front]:
+        with contextlib.suppress(ValueError):  # of another shape: no term of this output
+            spread = [np.broadcast_to(t[front][name], a.shape) for t, a in zip(sums, values)]
+            columns[name] = np.concatenate([a.ravel() for a in spread])
+    rows = sum(a.size for a in values)
+    return list(columns), np.reshape(list(columns.values()), (-1, rows)).T

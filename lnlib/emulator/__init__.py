@@ -1,0 +1,45 @@
+'''CUDA C++ on a CPU: run a kernel without a GPU, thread by thread, and watch every access.
+
+The kernel is compiled as it stands, by the C++ compiler of this machine (g++, clang++ or Zig). The
+header emulator.h gives CUDA's words their meaning, and emulator.cpp is called wherever the kernel
+touches memory. Each launch is a process of its own: nothing that a kernel does can harm Python.
+
+>>> import numpy as np
+>>> from lnlib.emulator import Launch, run
+>>> source = """__global__ void reverse(const float *x, float *out, int n)
+... {
+...     __shared__ float copy[64];
+...     copy[threadIdx.x] = x[threadIdx.x];
+...     __syncthreads();
+...     out[threadIdx.x] = copy[n - 1 - threadIdx.x];
+... }"""
+>>> x = np.arange(4, dtype=np.float32)
+>>> arguments = {"x": x, "out": np.empty_like(x), "n": np.int32(4)}
+>>> run(Launch(source, "reverse", blocks=1, threads=4, arguments=arguments))["out"]
+array([3., 2., 1., 0.], dtype=float32)
+>>> race = source.replace("__syncthreads();", "")
+>>> run(Launch(race, "reverse", blocks=1, threads=4, arguments=arguments))
+Traceback (most recent call last):
+lnlib.emulator.translate.EmulationError: reverse: copy[2]: thread 2 writes it in line 4, and \
+thread 1 read it in line 6, with no barrier in between, in block 0
+      4: copy[threadIdx.x] = x[threadIdx.x];
+      6: out[threadIdx.x] = copy[n - 1 - threadIdx.x];
+
+What it reports, with the threads and the lines: an access outside of an array, or at an address
+that is not aligned; a race between the threads of a block, or between blocks that no atomic and
+fence order; a barrier or a shuffle that some threads do not reach; shared memory beyond the limits
+of sm_90; a thread that never ends. Shared memory and registers hold NaN until they are written. It
+also counts what a kernel asks of memory: see `Traffic`.
+
+What it does not check: how long anything takes. It knows blocks and grids of one dimension and
+warps that run in any order, but not several blocks that run at a time. Subnormal numbers are kept,
+where a GPU may flush them to zero; sqrtf and the like are those of the CPU. A block that writes to
+global memory what an earlier block has read is not reported; nor is a race on a __device__ array.
+CUDA that it does not know raises `Unsupported`, which does not mean that the kernel is wrong.
+
+It needs NumPy, and Linux or macOS. `status` says what is missing.
+'''
+
+from .build import NoCompiler, available, compiler, status
+from .launch import Launch, Traffic, run
+from .translate import EmulationError, Unsupported

@@ -1,0 +1,153 @@
+"""From the source of a kernel to a program: which compiler, with which options, in which folder."""
+
+import contextlib
+import functools
+import importlib.util
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+import tempfile
+import threading
+from pathlib import Path
+
+from .translate import EmulationError, errors_in, explain, translate
+
+FOLDER = Path(__file__).parent
+LOCK = threading.Lock()  # one compilation at a time
+call = functools.partial(subprocess.run, capture_output=True, encoding="utf-8", errors="replace")
+
+
+class NoCompiler(EmulationError):
+    """There is nothing to compile the kernel with; the message says what to install."""
+
+    def _render_traceback_(self):  # one sentence in a notebook
+        return [str(self)]
+
+
+def available():
+    """Return True if there is a C++ compiler for the emulator to use."""
+    return _problem() is None
+
+
+def status():
+    """Return one sentence: which compiler the emulator uses, or what it lacks."""
+    command = shlex.join(compiler() or [])
+    return _problem() or f"The kernels run on this machine's processor, compiled by {command}."
+
+
+def compiler():
+    """Return the command of a C++ compiler as a list, CXX if that is set, or None."""
+    chosen = os.environ.get("CXX")
+    for candidate in [chosen] if chosen else ["g++", "clang++", "c++"]:
+        with contextlib.suppress(ValueError):  # a quotation mark that is not closed
+            command = shlex.split(candidate)
+            if command and shutil.which(command[0]):
+                return command
+    if not chosen and importlib.util.find_spec("ziglang"):
+        return [sys.executable, "-m", "ziglang", "cc"]
+    return None
+
+
+def _problem():
+    """Return what keeps the emulator from running here, in one sentence, or None."""
+    temporary = tempfile.gettempdir()
+    if os.name == "nt":
+        return "The emulator does not run on Windows; in WSL, Linux inside Windows, it does."
+    if compiler() is None and (chosen := os.environ.get("CXX")):
+        return f"The emulator needs a C++ compiler, and CXX={chosen} is no command on this machine."
+    if compiler() is None:
+        return (
+            "The emulator needs a C++ compiler and found none: install one (Debian, Ubuntu: apt "
+            "install g++; macOS: xcode-select --install; Windows: work in WSL), or pip install "
+            "ziglang, which is enough by itself."
+        )
+    if os.statvfs(temporary).f_flag & getattr(os, "ST_NOEXEC", 0):
+        return (
+            f"The emulator may run no program in {temporary} (noexec): "
+            "set TMPDIR to another folder."
+        )
+    return None
+
+
+def build(launch, is_valid):
+    """Compile a launch's kernel to a program, unless that has been done; return its path."""
+    if problem := _problem():
+        raise NoCompiler(problem)
+    numbered = ", ".join(f"emulated::Argument{{{k}}}" for k in range(len(launch.arguments)))
+    text = (
+        f'#include "emulator.h"\n#line 1 "{launch.file}"\n{translate(launch.source)}\n'
+        f'#line 1 "launch"\nstatic void launched()\n'
+        f"{{ auto one = {launch.kernel}; return one({numbered}); }}\n"
+        "int main() { return emulated::launch(launched); }\n"
+    )
+    with LOCK:
+        program = folder() / f"{hash((*compiler(), text))}"
+        if not program.exists():
+            _compile_and_link(program, text, launch, is_valid)
+    return program
+
+
+def _compile_and_link(program, text, launch, is_valid):
+    emulator_o, kernel_o = folder() / "emulator.o", program.with_suffix(".o")
+    if not emulator_o.exists():
+        done = _compile(emulator_o, (FOLDER / "emulator.cpp").read_text(encoding="utf-8"), "-O2")
+        _require(done, f"{shlex.join(compiler())} does not compile the emulator")
+    done = _compile(kernel_o, text, "-O0", "-g1", *_watching(tuple(compiler())))
+    if done.returncode:
+        explain(launch, done.stderr, is_valid)
+    done = call([*compiler(), "-g", "-pie", "-o", program, kernel_o, emulator_o, "-lm"])
+    _require(done, f"{launch.kernel} cannot be linked")
+
+
+def _require(done, problem):
+    """Raise EmulationError if a compiler has not done its work."""
+    if done.returncode:
+        raise EmulationError(f"{problem}: {errors_in(done.stderr)[0][1]}")
+
+
+def _compile(result, text, *flags):
+    command = [*compiler(), "-c", "-o", result, "-std=c++17", "-ffp-contract=off", "-fno-rtti"]
+    command += ["-fno-exceptions", "-fno-threadsafe-statics", "-Werror=return-type", "-fPIE"]
+    return call([*command, "-I", FOLDER, *flags, "-x", "c++", "-"], input=text)
+
+
+@functools.cache
+def _watching(compiler):
+    """Return the options that make a compiler call emulator.cpp wherever memory is used."""
+    version = call([*compiler, "--version"]).stdout
+    unset = "-ftrivial-auto-var-init=pattern"  # registers nobody has set hold NaN, or huge numbers
+    if "ziglang" in compiler or "clang" in version:
+        checks = "-fsanitize=array-bounds,alignment,null"  # zig has more of them, unless told so
+        reads = "-mllvm", "-tsan-instrument-read-before-write=1"
+        return "-fsanitize=thread", "-fno-sanitize=undefined", checks, *reads, unset
+    old = re.search(r"\) ([4-9]|1[01])\.", version)  # a GCC before 12
+    return "-fsanitize=thread,bounds-strict,alignment,null", *([] if old else [unset])
+
+
+def with_lines(text, program):
+    """Replace the addresses in a message, such as @1f2e, by lines of the source."""
+
+    def line(match):
+        if not shutil.which("addr2line"):
+            return ""
+        address = hex(int(match[1], 16) - 1)
+        places = call(["addr2line", "-i", "-e", program, address]).stdout
+        here = re.findall(r"(?m)^(?!.*(?:emulator\.h|\?\?):).*:(\d+)", places)
+        return f" in line {here[0]}" if here else ""
+
+    return re.sub(r" in line @(\w+)", line, text)
+
+
+def folder():
+    """Return the folder of what was compiled; it is removed when Python exits."""
+    path = Path(_temporary().name)
+    path.mkdir(exist_ok=True)  # again, if somebody has deleted it
+    return path
+
+
+@functools.cache
+def _temporary():
+    return tempfile.TemporaryDirectory(prefix="cuda-emulator-")

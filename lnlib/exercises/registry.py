@@ -1,0 +1,105 @@
+"""The exercises of this course by the names of their functions, and `check`, which judges one."""
+
+import copy
+import difflib
+from importlib import import_module
+from pathlib import Path
+
+from ..checker import Exercise, Verdict, edits, functions_of, verdict_on
+from ..checker.edits import source_of_function
+
+EXERCISES = {}  # name of the function -> Exercise; `load` fills it
+AXES = edits("""
+    axis=-1 => axis=0  # it goes over axis 0 and mixes rows; a row lies along axis=-1.
+    axis=-1 => axis=1  # it goes over axis 1 and mixes the T rows; a row lies along axis=-1.
+    axis=-1 => axis=(0, 1)  # it goes over axes 0 and 1 and mixes rows; a row is axis=-1.
+    axis=-1 => axis=None  # it goes over the whole array; each row (axis=-1) has its own.
+    axis=(0, 1) => axis=0  # it goes over axis 0 alone; the rows have two axes, 0 and 1.
+    axis=(0, 1) => axis=1  # it goes over axis 1 alone; the rows have two axes, 0 and 1.
+    axis=(0, 1) => axis=-1  # it goes along each row (axis=-1); the rows have axes 0 and 1.
+    axis=(0, 1) => axis=None  # it goes over the whole array; the rows have axes 0 and 1.
+""")  # mistakes that are made wherever an axis is given
+
+
+def axes_of(right):
+    """Return {what is wrong: edits} for the axes that stand in the source of right."""
+    source = source_of_function(right)
+    return {words: ways for words, ways in AXES.items() if ways[0][0][0] in source}
+
+
+def exercise(outputs, cases, **options):
+    """Register the decorated function as the right answer of an exercise named like it.
+
+    Parameters
+    ----------
+    outputs : str
+        The names of what it returns, separated by spaces.
+    cases, **options
+        See `lnlib.checker.Exercise`.
+    """
+
+    def register(right):
+        rtol = options.get("rtol", True)
+        axes = functions_of(axes_of(right), right) if rtol else []  # True shows no axis
+        known = right.mistakes + axes
+        EXERCISES[right.__name__] = Exercise(right, outputs.split(), cases, known, **options)
+        return right
+
+    return register
+
+
+def load(name=None):
+    """Read the lessons' files in their order, up to the exercise of that name; return EXERCISES."""
+    for path in sorted(Path(__file__).parent.glob("lesson_*.py")):
+        if name in EXERCISES:
+            break
+        import_module(f".{path.stem}", __package__)
+    return EXERCISES
+
+
+def inputs(exercise, number):
+    """Return the arguments of an exercise's input, as fresh copies.
+
+    Parameters
+    ----------
+    exercise : str or callable
+        Its name, or a function of that name.
+    number : int
+        Of the input, from 1 on, as `check` names it.
+    """
+    name = getattr(exercise, "__name__", exercise)
+    cases = load(name)[name].cases()
+    return copy.deepcopy(list(cases.values())[number - 1])
+
+
+def check(function):
+    """Check a learner's function; its name says which exercise it answers.
+
+    Parameters
+    ----------
+    function : callable
+        What the learner wrote. Whatever it does, nothing is raised but KeyboardInterrupt. A call
+        that takes too long is stopped. On Windows, or in a thread, you must interrupt it; in a
+        browser, you must restart the kernel.
+
+    Returns
+    -------
+    Verdict
+        Printed, it says "right", "not done yet", or "wrong" and what is missing; "not checked"
+        if that cannot be said here.
+    """
+    name = str(getattr(function, "__name__", type(function).__name__))
+    problem = None
+    if not callable(function):
+        problem = "Give check the function itself, without parentheses after its name."
+    elif name not in load(name):
+        near = difflib.get_close_matches(name, EXERCISES, n=1, cutoff=0.8)
+        hint = f"Is it {near[0]}?" if near else "Define it with def, by the name in the exercise."
+        problem = f"No exercise has a function of this name. {hint}"
+    if problem:
+        return Verdict("wrong", name, (problem,))
+
+    def call_of(number):
+        return f"from lnlib.exercises import inputs; {name}(*inputs({name}, {number}))"
+
+    return verdict_on(function, EXERCISES[name], call_of)

@@ -1,0 +1,129 @@
+"""Run the CUDA kernels in the emulator, on this machine's processor."""
+
+import functools
+
+import numpy as np
+
+from .. import emulator
+from . import nvrtc, passes
+from .listing import read_source
+
+BLOCKS = 3  # resident at a time, of the backward pass: few, so that each has several rows
+
+
+def emulate(launch, order="forward", counts=None, seconds=300):
+    """Run any kernel in the emulator: `lnlib.emulator.run`, with NVRTC to say what is valid CUDA.
+
+    Parameters
+    ----------
+    launch : Launch
+    order, counts, seconds
+        As for `lnlib.emulator.run`.
+
+    Returns
+    -------
+    dict of str to ndarray
+
+    Raises
+    ------
+    EmulationError, Unsupported, TypeError, ValueError
+        As `lnlib.emulator.run`.
+    """
+    return emulator.run(launch, order, counts, seconds, is_valid=nvrtc.is_valid)
+
+
+def emulate_forward(
+    x, gamma, beta, eps=1e-5, *,
+    kernel="forward", order="forward", width=None, source=None, counts=None,
+):  # fmt: skip
+    """Run the forward kernel on the CPU.
+
+    Parameters
+    ----------
+    x : ndarray, shape (..., D), float32 or float16, or uint16 with the bits of bfloat16
+        C-contiguous, as the GPU needs it.
+    gamma, beta : ndarray, shape (D,), dtype of x
+    eps : float
+    kernel : {"forward", "forward_looping"}
+    order : {"forward", "reverse"} or int
+        The order in which blocks, and the threads of a block, get their turn; an int shuffles.
+    width : {None, 1, 4, 8}
+        Entries per load; by default as many as make 16 bytes, where D and the addresses allow it.
+    source : str, optional
+        CUDA C++ to run instead of layernorm.cu.
+    counts : dict, optional
+        Filled with the `Traffic` of each array, added to what is there.
+
+    Returns
+    -------
+    y : ndarray, shape (..., D), dtype of x
+    cache : Cache
+        For `emulate_backward`.
+
+    Raises
+    ------
+    EmulationError, Unsupported
+        If the kernel does what no kernel may do, or what the emulator does not know: see
+        `lnlib.emulator.run`.
+    TypeError, ValueError
+        If an argument does not fit.
+    """
+    return passes.forward(backend(order, source, counts), x, gamma, beta, eps, kernel, width)
+
+
+def emulate_backward(
+    dy, cache, *, kernel="backward", order="forward", width=None, source=None, counts=None
+):
+    """Run the backward kernels on the CPU.
+
+    Parameters
+    ----------
+    dy : ndarray, shape (..., D), dtype of x
+    cache : Cache
+        From `emulate_forward`.
+    kernel : {"backward", "backward_atomic", "backward_single", "backward_looping"}
+        Of these, "backward_atomic" and "backward_single" are for float32.
+    order, width, source, counts
+        As for `emulate_forward`.
+
+    Returns
+    -------
+    dx : ndarray, shape (..., D), dtype of x
+    dgamma, dbeta : ndarray, shape (D,), dtype of x
+
+    Raises
+    ------
+    EmulationError, Unsupported, TypeError, ValueError
+        As `emulate_forward`.
+    """
+    return passes.backward(backend(order, source, counts), dy, cache, kernel, width)
+
+
+def backend(order="forward", source=None, counts=None):
+    """Return the emulator as a `Backend`; the arguments are those of `emulate_forward`."""
+    source = read_source() if source is None else source
+    return passes.Backend(
+        xp=np,
+        empty=_empty,
+        address=lambda array: array.ctypes.data,
+        check_place=lambda name, array: None,
+        run=functools.partial(_emulate_instance, source, order, counts),
+        resident_blocks=lambda configuration: BLOCKS,
+        shared_limit=lambda: 227 * 1024,  # as on sm_90
+    )
+
+
+def _empty(shape, dtype):
+    """Return an array of NaN, all bits set: what a kernel does not write stays NaN."""
+    return np.full(shape, -1, f"i{np.dtype(dtype).itemsize}").view(dtype)
+
+
+def _emulate_instance(source, order, counts, configuration, blocks, inputs, outputs, numbers):
+    kernel, threads, shared_bytes = configuration[:3]
+    arguments = inputs | outputs | numbers
+    launch = emulator.Launch(
+        source, kernel, blocks, threads, arguments, shared_bytes, file="layernorm.cu"
+    )
+    left = emulate(launch, order, counts)
+    for name, array in outputs.items():
+        array[...] = left[name]

@@ -1,0 +1,82 @@
+"""Which part of lnlib may import which, so that each can be read, and lifted out, by itself."""
+
+import ast
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+LNLIB = Path(__file__).resolve().parent.parent / "lnlib"
+ARROWS = {  # part of lnlib: the parts that it may import, besides itself
+    "core": set(),
+    "checker": set(),
+    "emulator": set(),
+    "gpu": {"core", "emulator"},
+    "exercises": {"core", "checker", "gpu"},
+}
+OTHERS = {"numpy", "matplotlib", "IPython", "ipywidgets", "tqdm", "cupy", "cuda"}
+
+
+def part_of(module):
+    """Return the part to which a module belongs: its folder, or the core."""
+    part = module.split(".")[1] if "." in module else "core"
+    return part if (LNLIB / part).is_dir() else "core"
+
+
+def imported(source, module):
+    """Return the modules that a source imports, as dotted names; module is its own name."""
+    names = set()
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Import):
+            names |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            package = ".".join(module.split(".")[: -node.level]) if node.level else ""
+            home = ".".join(filter(None, [package, node.module]))
+            names |= {f"{home}.{alias.name}" for alias in node.names}
+    return names
+
+
+def name_of(path):
+    """Return the dotted name of a module; a package's ends in __init__."""
+    return ".".join(path.relative_to(LNLIB.parent).with_suffix("").parts)
+
+
+MODULES = {name_of(path): path.read_text("utf-8") for path in sorted(LNLIB.rglob("*.py"))}
+
+
+@pytest.mark.parametrize("module", MODULES)
+def test_arrows_point_one_way(module):
+    found, part = imported(MODULES[module], module), part_of(module)
+    ours = {name for name in found if name.split(".")[0] == "lnlib"}
+    assert {part_of(name) for name in ours} <= ARROWS[part] | {part}
+    assert {name.split(".")[0] for name in found - ours} <= OTHERS | sys.stdlib_module_names
+    if module in ("lnlib.layernorm", "lnlib.checks"):
+        assert {".".join(name.split(".")[:2]) for name in ours} <= {"lnlib.checks"}
+
+
+def test_arrows_are_seen():
+    source = (
+        "from .. import gpu\nfrom ..gpu.live import status\nimport numpy.linalg\nfrom .a import b"
+    )
+    found = imported(source, "lnlib.emulator.build")
+    assert found == {"lnlib.gpu", "lnlib.gpu.live.status", "numpy.linalg", "lnlib.emulator.a.b"}
+    assert [part_of(name) for name in sorted(found)[:3]] == ["emulator", "gpu", "gpu"]
+    assert part_of("lnlib.layernorm") == part_of("lnlib.__init__") == "core"
+
+
+@pytest.mark.parametrize("tool", ["checker", "emulator"])
+def test_tools_know_nothing_of_the_layer(tool):
+    words = re.compile(r"layer.?norm|gamma|rstd|x_hat", re.IGNORECASE)
+    for path in (LNLIB / tool).rglob("*.*"):
+        assert path.suffix == ".pyc" or not words.search(path.read_text("utf-8")), path
+
+
+def test_importing_is_light():
+    """Nothing imports CuPy when it is imported, and only plots imports Matplotlib."""
+    light = [name for name in MODULES if not re.match(r"lnlib\.plots\b", name)]
+    code = f"import importlib, sys\nfor name in {light}: importlib.import_module(name)\n"
+    code += "print({'matplotlib', 'cupy'} & set(sys.modules))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "set()"

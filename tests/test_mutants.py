@@ -1,0 +1,152 @@
+"""layernorm.cu with a mistake in it: none may leave the emulator with right numbers and no word."""
+
+import functools
+
+import numpy as np
+import pytest
+from test_gpu import BACKWARD, ORDERS, arrays, assert_promise, emulate_backward_changed
+
+from lnlib import gpu
+from lnlib.gpu.instances import FORWARD
+
+SOURCE = gpu.read_source()
+RACE = "with no barrier in between"
+WRONG = None  # no diagnosis: the numbers are wrong
+# name: kernel, what the emulator says, text, replacement, which of several occurrences. Rows have
+# 900 entries: forward has 2 warps in a block, backward has 8, with a row each.
+MUTANTS = {
+    "barrier of block_sum removed": ("forward", RACE, "    __syncthreads();\n", ""),
+    "barrier between rows of sums removed": ("backward", RACE, "    __syncthreads();\n", "", 1),
+    "barrier before the report removed": ("backward_single",
+        "no (barrier|__threadfence) before that block's atomicAdd",
+        "    __syncthreads();  // ... and", "    // ... and"),
+    "barrier after the report removed": ("backward_single", "last: thread .*" + RACE,
+        "    __syncthreads();\n    if (!last)", "    if (!last)"),
+    "fence after the report removed": ("backward_single",
+        "no __threadfence between this block's atomicAdd and here", "    __threadfence();", "", 1),
+    "shuffles for fences": ("backward_single", "no __threadfence before that",
+        "__threadfence();  // what", "__shfl_sync(0xffffffff, 0, 0);  // what"),
+    "fence before the report removed": ("backward_single", "no __threadfence before that",
+        "__threadfence();  // what", "// what"),
+    "report forgotten": ("backward_single", "blocks run in any order",
+        "atomicAdd(&counter[0], 1) ==", "blockIdx.x =="),
+    "barrier that not all threads reach": ("forward", RACE,
+        "    if (lane == 0)\n        slots[buffer][warp] = value;\n    __syncthreads();",
+        "    if (lane == 0) {\n        slots[buffer][warp] = value;\n    __syncthreads(); }"),
+    "a warp returns before the barrier": ("forward", WRONG, "    const int vectors = D / WIDTH;\n",
+        "    const int vectors = D / WIDTH;\n    if (threadIdx.x >= 32) return;\n"),
+    "one buffer for two sums": ("forward", RACE, "sum(xc), 1)", "sum(xc), 0)"),
+    "one buffer for both sums of a row": ("backward_looping", RACE, "block_sum<THREADS>(sums, 0)",
+        "make_float2(block_sum<THREADS>(sums.x, 0), block_sum<THREADS>(sums.y, 0))", 1),
+    "first warp's sum only": ("forward", WRONG, "lane < THREADS / 32 ?", "lane < 1 ?"),
+    "one step of the butterfly short": ("forward", WRONG, "bits < 32", "bits < 16"),
+    "half a warp shuffles": ("forward", "stuck: thread 0 waits for its warp",
+        "    value = warp_sum(value);\n    if",
+        "    if (threadIdx.x % 32 < 16) value = warp_sum(value);\n    if"),
+    "a lane outside the mask is asked": ("forward",
+        r"wants the value of lane \d+, which takes no part", "__shfl_xor_sync(0xffffffff,",
+        "__shfl_xor_sync(1u << threadIdx.x % 32,"),
+    "padding not masked": ("forward", WRONG, "if (member<THREADS>() + v * THREADS < vectors)",
+        "if (true)"),
+    "padding not zero": ("forward", WRONG, ": Vector<WIDTH>();", ": Vector<WIDTH>{1};"),
+    "not centred again": ("forward", WRONG, "    subtract<THREADS>(xc, rest, vectors);\n", ""),
+    "mean saved in float32": ("forward", WRONG, "mean_lo[blockIdx.x] = rest;",
+        "mean_lo[blockIdx.x] = 0;"),
+    "output outside the strided loop": ("forward_looping", "out of range",
+        "    for (int i = threadIdx.x; i < vectors; i += THREADS) {",
+        "    { const int i = threadIdx.x;", 3),
+    "first vectors of the output only": ("forward", WRONG,
+        "        if (i < vectors)\n            y[start",
+        "        if (i < vectors && v == 0)\n            y[start"),
+    "output not masked": ("forward",
+        r"y\[\d+\] is out of range: thread \d+ of block . wants to write it|blocks run in any",
+        "        if (i < vectors)\n            y[start", "            y[start"),
+    "input not masked": ("forward",
+        r"x\[\d+\] is out of range: .* wants to read it in line \d+, and x has 675 elements",
+        "i < vectors ? wide(from[start + i]) : Vector<WIDTH>()", "wide(from[start + i])"),
+    "row offset in elements": ("forward", "out of range", "(long long)blockIdx.x * vectors;  //",
+        "(long long)blockIdx.x * D; //"),
+    "every block the first row": ("forward", "blocks run in any order",
+        "(long long)blockIdx.x * vectors;  //", "0; //"),
+    "shared array too small": ("forward",
+        r"index 1 is out of range for an array of type 'float ?\[1\]': thread 32 of block \d, line",
+        "slots[2][32]", "slots[2][1]"),
+    "sums of the neighbour": ("backward", RACE, "sums[to_dbeta] = dbeta",
+        "sums[to_dbeta ^ 1] = dbeta"),
+    "sums past the end": ("backward",
+        r"sums\[4\d+\] is out of range: .* the shared array sums has 4096 elements",
+        "for (int k = 0; k < 2 * FOURS; k++)\n        sums",
+        "for (int k = 0; k <= 2 * FOURS; k++)\n        sums"),
+    "wrong atomic index": ("backward_atomic", WRONG, "dgamma[i * WIDTH + j]", "dgamma[i + j]"),
+    "atomic index out of range": ("backward_atomic", r"dbeta\[900\] is out of range",
+        "dbeta[i * WIDTH + j]", "dbeta[i * WIDTH + j + 1]"),
+    "plain addition for atomicAdd": ("backward_atomic", "blocks run in any order",
+        "atomicAdd(&dbeta[i * WIDTH + j], d[v].at[j])", "dbeta[i * WIDTH + j] += d[v].at[j]"),
+    "dbeta over dgamma": ("backward", WRONG, "start + which * vectors", "start"),
+    "rows of other blocks": ("backward", "blocks run in any order",
+        "n < rows; n += gridDim.x * ROWS", "n < rows; n += ROWS"),
+    "last row forgotten": ("backward", WRONG, "n < rows; n += gridDim.x * ROWS",
+        "n < rows - 1; n += gridDim.x * ROWS"),
+    "x_hat term forgotten": ("backward", WRONG, " - x_hat[v].at[j] * mean_gx", ""),
+    "first rows of partial sums only": ("column_sums", WRONG, "n < rows; n += THREADS / COLUMNS",
+        "n < 1; n += THREADS / COLUMNS"),
+    "overflow not noticed": ("forward", WRONG, "square < 3e38f", "true"),
+    "never ends": ("forward", "it seems to run forever", "    float total = 0;\n#pragma unroll\n",
+        "    float total = 0;\n    while (row[0].at[0] < 1e9f) __syncwarp();\n"),
+    "null pointer": ("forward", r"thread \d+ of block \d uses a null pointer in line \d+",
+        "    const int vectors = D / WIDTH;\n",
+        "    const int *none = nullptr; const int vectors = *none;\n"),
+    "crash": ("forward", r"forward<64, 4, 4> crashed \(SIG(SEGV|BUS)\)",
+        "    const int vectors = D / WIDTH;\n", "    const int vectors = *(volatile int *)64;\n"),
+    "does not compile": ("forward", r"does not compile: layernorm.cu:\d+:.* error: ",
+        "    float total = 0;\n", "    float total = 0\n"),
+}  # fmt: skip
+
+
+def mutate(old, new, nth=0):
+    """Return the source with the nth occurrence of old replaced."""
+    parts = SOURCE.split(old)
+    assert len(parts) > nth + 1, f"the source does not contain {old!r} {nth + 1} times"
+    return old.join(parts[: nth + 1]) + new + old.join(parts[nth + 1 :])
+
+
+@functools.cache
+def right_forward():
+    """Return 40 rows and what the forward pass makes of them, as it should."""
+    case = arrays((40, 900), offset=1e7)
+    return case, gpu.emulate_forward(*case[1:])
+
+
+def both_passes(kernel, source, order, sigma=1):
+    """Run both passes, with a source for one kernel; return what was given, and the results."""
+    if kernel in FORWARD:
+        case = arrays((3, 900), offset=1e7 * sigma, sigma=sigma)
+        y, cache = gpu.emulate_forward(*case[1:], kernel=kernel, order=order, source=source)
+        return case, (y, *gpu.emulate_backward(case[0], cache, order=order))
+    case, (y, cache) = right_forward()
+    return case, (y, *emulate_backward_changed(source, kernel, case[0], cache, order))
+
+
+@pytest.mark.parametrize("name, order", [(m, ORDERS[k % 3]) for k, m in enumerate(MUTANTS)])
+def test_mutant_is_caught(name, order):
+    kernel, message, *change = MUTANTS[name]
+    source = mutate(*change)
+    if message is WRONG:
+        overflow = name == "overflow not noticed"
+        case, results = both_passes(kernel, source, order, sigma=1e20 if overflow else 1)
+        assert not overflow or np.isfinite(results[0]).any()
+        with pytest.raises(AssertionError):
+            assert_promise(results, *case)
+    else:
+        with pytest.raises(gpu.EmulationError, match=message):
+            _, results = both_passes(kernel, source, order)
+            # In one order the block that takes itself for the last is the first: nan, no diagnosis.
+            if name == "report forgotten" and order == "reverse":
+                assert np.isnan(results[2]).all()
+                raise gpu.EmulationError(message)
+
+
+@pytest.mark.parametrize("kernel", FORWARD + tuple(BACKWARD))
+def test_the_source_itself_passes_the_same_test(kernel):
+    case, results = both_passes(kernel, SOURCE, "reverse")
+    assert_promise(results, *case)

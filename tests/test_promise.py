@@ -1,0 +1,90 @@
+"""The promise of `lnlib.layernorm` where it is hard to keep, and the theorem's bound above it."""
+
+import adversary
+import numpy as np
+import pytest
+from bounds import bound
+from lnlib.gpu.emulator import compiler
+from oracle import AT_LARGE, WORST, fractions, oracle, promised
+
+needs_compiler = pytest.mark.skipif(compiler() is None, reason="needs a C++ compiler")
+layers = pytest.mark.parametrize(
+    "layer", ["reference", "staged", "blocked", pytest.param("kernel", marks=needs_compiler)]
+)
+LONGEST = {"kernel": 1024}  # emulated: longer rows take seconds
+
+
+def rows_with_outliers(D, rng):
+    """Equal sizes and one entry as large as all others together; Gaussian and one larger entry."""
+    x = [s * np.where(np.arange(D) % 2, -1.0, 1) for s in rng.uniform(0.5, 2, 3)]
+    for row, share in zip(x, (0.5, 1, 2)):
+        row[0] = share * D**0.5 * abs(row[1])
+    for size in (5, 20, 100):
+        x.append(rng.standard_normal(D))
+        x[-1][rng.integers(D)] = size
+    return np.array(x)
+
+
+DY = {
+    "along signs": lambda xc, rng: np.sign(xc),
+    "along x_hat": lambda xc, rng: xc,
+    "along 1": lambda xc, rng: 1e4 + rng.standard_normal(xc.shape),
+    "along both": lambda xc, rng: 1e4 * xc.std(axis=-1, keepdims=True) + xc,
+}
+
+
+@layers
+@pytest.mark.parametrize("kind", DY)
+@pytest.mark.parametrize("D", [16, 256, 768, 1024, 4096])
+def test_rows_with_outliers(layer, kind, D):
+    if D > LONGEST.get(layer, D):
+        pytest.skip("emulated")
+    rng = np.random.default_rng(D)
+    limit = WORST if layer in ("blocked", "kernel") else AT_LARGE
+    for offset in (0, 1e3, 1e7):
+        x = (rows_with_outliers(D, rng) + offset).astype(np.float32)
+        xc = x - x.mean(axis=-1, keepdims=True, dtype=float)
+        for gamma in (np.ones(D), rng.uniform(0.5, 2, D)):
+            arrays = [a.astype(np.float32) for a in (DY[kind](xc, rng), x, gamma, np.zeros(D))]
+            errors = fractions(adversary.LAYERS[layer](*arrays), *arrays)
+            assert max(e.max() for e in errors) <= limit, (offset, [e.max() for e in errors])
+
+
+CLIMBS = {"reference": 6, "staged": 6, "blocked": 6, "kernel": 1}
+
+
+@layers
+def test_the_adversary_finds_nothing_above_promise_or_bound(layer):
+    lengths = [D for D in adversary.LENGTHS if D <= (256 if layer == "kernel" else 1024)]
+    found = adversary.search(layer, climbs=CLIMBS[layer], seed=4, lengths=lengths)
+    for name, (fraction, arrays) in found.items():
+        assert fraction <= WORST, (name, arrays)
+        if arrays and name in ("y", "dx") and layer != "staged":
+            arrays = [a.astype(np.float32) for a in arrays]
+            assert fraction <= bound(layer, *arrays)[name == "dx"].max()
+    assert found["dx"][0] > 1e-7 or layer == "kernel"  # it searched
+
+
+@pytest.mark.parametrize("layer", ["reference", pytest.param("kernel", marks=needs_compiler)])
+@pytest.mark.parametrize("start", adversary.STARTS, ids=lambda start: start.__name__)
+def test_the_bound_is_near_what_is_found(layer, start):
+    """Within a factor of 30 for each start of its own; the longest search comes within 10."""
+    D = 64
+    for target in (0, 1):
+        rng = np.random.default_rng([target, 7])
+        fraction, arrays = adversary.climb(layer, target, D, start, rng, steps=8)
+        above = bound(layer, *(a.astype(np.float32) for a in arrays))[target].max()
+        assert fraction <= above <= 30 * fraction
+
+
+@pytest.mark.parametrize("offset", [0, 1e3, 1e7])
+@pytest.mark.parametrize("D", [3, 64, 500])
+def test_float64_is_truth_enough(D, offset):
+    rng = np.random.default_rng(D)
+    x = offset + rows_with_outliers(D, rng)[:4]
+    dy = 1e4 + rng.standard_normal(x.shape)
+    arrays = [a.astype(np.float32) for a in (dy, x, rng.uniform(0.5, 2, D), np.ones(D))]
+    *truths, scale = oracle(*arrays)
+    results, scales = promised(*arrays)
+    assert np.allclose(scale, scales[1], rtol=1e-12)
+    assert all(np.max(np.abs(a - b) / s) < 1e-14 for a, b, s in zip(results, truths, scales))

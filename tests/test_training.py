@@ -1,0 +1,45 @@
+"""The stored training runs: complete, small, and what the same code finds today."""
+
+import json
+
+import pytest
+import train
+
+from lnlib.bugs import BUGS
+
+STORED = json.loads(train.RECORD.read_text("utf-8"))
+
+
+def test_each_factor_and_each_bug_was_trained():
+    factors, museum = STORED["factors"], STORED["museum"]
+    assert set(factors["runs"]) == set(train.FACTORS)
+    assert set(museum["runs"]) == {"right", *(bug.name for bug in BUGS)}
+    assert len(factors["rates"]) >= 7 and len(STORED["seeds"]) == 5
+    for part, quantities in ((factors, "accuracy loss size"), (museum, "accuracy loss")):
+        for run in part["runs"].values():
+            if "raises" not in run:
+                assert set(run) == set(quantities.split())
+                assert {len(row) for row in run["accuracy"]} == {5}
+                assert len(run["accuracy"]) == len(part["rates"])
+    assert train.RECORD.stat().st_size < 100_000
+
+
+# Where the last bit of each weight moves the loss by less than 1e-9 of itself.
+@pytest.mark.parametrize("name", ["He", "LayerNorm, He", "LayerNorm frozen, default", "no gamma"])
+def test_a_sample_trains_as_stored(name):
+    assert train.sample(STORED, [name])[name] < 1e-5
+
+
+def test_a_sample_can_differ():
+    """The stored numbers of one network are not those of another."""
+    runs = STORED["factors"]["runs"]
+    swapped = {"LayerNorm, He": runs["LayerNorm, default"]}
+    part = STORED["factors"] | {"runs": runs | swapped}
+    assert train.sample(STORED | {"factors": part}, ["LayerNorm, He"])["LayerNorm, He"] > 1e-2
+
+
+def test_what_raises_raises_today():
+    raising = {name for name, run in STORED["museum"]["runs"].items() if "raises" in run}
+    assert raising == {"dgamma not summed"}
+    with pytest.raises(ValueError):
+        train.run(0, 0.1, **train.MUSEUM["dgamma not summed"])

@@ -1,0 +1,242 @@
+"""Search for the rows on which a layer's float32 error is the largest part of the promise's scale.
+
+python tests/tools/adversary.py --layer blocked --seconds 60
+
+A climb starts at a row of a kind that is hard to add up, or to project. It tries changes of x, dy
+and gamma, some small and some large, and keeps those that make the error larger. Each climb has a
+length D, one of the four results, and a start of its own. With --climbs in place of --seconds the
+same seed gives the same rows on the same machine.
+"""
+
+import argparse
+import itertools
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from oracle import fractions
+
+from lnlib import blocked, gpu, layernorm
+
+NAMES = "y", "dx", "dgamma", "dbeta"
+LENGTHS = [2, 3, 4, 5, 8, 15, 16, 33, 64, 128, 136, 256, 512, 768, 1000, 1024, 2048, 4096, 16384]
+STEPS, VALUES, ROWS = 60, 2**14, 40  # of a climb: steps, and values and most rows in each of them
+
+
+def _passes(forward, backward):
+    def run(dy, x, gamma, beta):
+        y, cache = forward(x, gamma, beta)
+        return y, *backward(dy, cache)
+
+    return run
+
+
+def _staged(dy, x, gamma, beta):
+    y, _ = layernorm.layer_norm_forward(x, gamma, beta)
+    return y, *layernorm.layer_norm_backward_staged(dy, x, gamma)
+
+
+def _in_blocks(dy, x, gamma, beta):
+    small, (blocked.SMALL, blocked.FEW) = (blocked.SMALL, blocked.FEW), (0, 0)
+    try:
+        return _passes(blocked.layer_norm_forward, blocked.layer_norm_backward)(dy, x, gamma, beta)
+    finally:
+        blocked.SMALL, blocked.FEW = small
+
+
+# each (dy, x, gamma, beta) -> y, dx, dgamma, dbeta
+LAYERS = {
+    "reference": _passes(layernorm.layer_norm_forward, layernorm.layer_norm_backward),
+    "staged": _staged,
+    "blocked": _in_blocks,
+    "kernel": _passes(gpu.emulate_forward, gpu.emulate_backward),
+}
+
+# ---- Starts: D numbers each ----------------------------------------------------------------------
+
+
+def signs(D, rng):
+    """Plus and minus one."""
+    return rng.choice([-1.0, 1.0], D)
+
+
+def outlier(D, rng):
+    """Equal sizes, and one entry with a tenth to nearly all of the spread."""
+    x = signs(D, rng)
+    x[rng.integers(D)] *= rng.uniform(0.3, 9) * D**0.5
+    return x
+
+
+def one_sign(D, rng):
+    """A few different numbers above zero: their sums are rounded the same way again and again."""
+    return rng.choice(rng.uniform(0.5, 2, 3), D)
+
+
+def normal(D, rng):
+    """Gaussian, and one entry that is some times as large."""
+    x = rng.standard_normal(D)
+    x[rng.integers(D)] *= 10 ** rng.uniform(0, 4)
+    return x
+
+
+def sorted_normal(D, rng):
+    """From the smallest to the largest."""
+    return np.sort(rng.standard_normal(D))
+
+
+def powers(D, rng):
+    """Powers of two, and their neighbours in float32."""
+    x = np.ldexp(signs(D, rng), rng.integers(-3, 4, D))
+    return x * (1 + rng.integers(-1, 2, D) * 2.0**-23)
+
+
+def one_hot(D, rng):
+    """One entry is not zero."""
+    return np.eye(1, D, rng.integers(D))[0] * rng.uniform(0.5, 2)
+
+
+STARTS = signs, outlier, one_sign, normal, sorted_normal, powers, one_hot
+
+# ---- Moves ---------------------------------------------------------------------------------------
+
+
+def _change(row, rng):
+    """Return a row with some entries changed a little, one changed much, or all in a new order."""
+    D, row = len(row), row.copy()
+    some = rng.integers(D, size=rng.integers(1, 2 + D // 4))
+    kind = rng.integers(8)
+    if kind == 0:
+        row[some] *= 1 + rng.standard_normal() * 10 ** rng.uniform(-7, 0)
+    elif kind == 1:
+        row[some] = np.nextafter(row[some].astype("f"), np.float32(rng.choice([-np.inf, np.inf])))
+    elif kind == 2:
+        row[some[0]] *= 2 ** rng.uniform(-4, 6)
+    elif kind == 3:
+        row[some] = row[some[0]]
+    elif kind == 4:
+        row[some] *= -1
+    elif kind == 5:
+        row = np.roll(row, rng.integers(D))
+    elif kind == 6:
+        row *= rng.uniform(0.5, 2) * 10 ** rng.choice([0, 0, 0, rng.uniform(-4, 4)])
+    else:
+        row += rng.standard_normal() * row.std() * 10 ** rng.choice([0, 0, 0, rng.uniform(-3, 7)])
+    return row
+
+
+def _along(x, rng):
+    """Return a dy that the projection or the centring should remove, nearly."""
+    xc = x - x.mean()
+    dy = rng.choice([0, rng.uniform(0.5, 2)]) * xc + rng.choice([0, 1]) * np.sign(xc)
+    dy = dy + rng.choice([0, 10 ** rng.uniform(-6, -1)]) * rng.standard_normal(len(x))
+    return dy + rng.choice([0, 0, 10 ** rng.uniform(0, 4)]) * dy.std()
+
+
+def _moved(pair, rng):
+    x, dy = pair
+    kind = rng.integers(4)
+    if kind < 2:
+        x = _change(x, rng)
+    if kind in (1, 2):
+        dy = _change(dy, rng)
+    return (x, _along(x, rng)) if kind == 3 else (x, dy)
+
+
+def _in_range(x, dy):
+    """Tell whether the promise is meant: mean(dy) at most 1e4 times the spread, no overflow."""
+    sizes = np.abs(x).max(axis=-1), np.abs(dy).max(axis=-1)
+    inside = [(1e-12 < size) & (size < 1e12) for size in sizes]
+    return inside[0] & inside[1] & (np.abs(dy.mean(axis=-1)) <= 1e4 * dy.std(axis=-1))
+
+
+def _score(layer, arrays, target):
+    """Return each row's error in y or dx, or one of dgamma or dbeta, in units of its scale."""
+    dy, x, gamma, beta = (a.astype(np.float32) for a in arrays)
+    errors = fractions(LAYERS[layer](dy, x, gamma, beta), dy, x, gamma, beta)[target]
+    return np.where(_in_range(x.astype(float), dy.astype(float)), errors, 0)
+
+
+def climb(layer, target, D, start, rng, steps=STEPS):
+    """Return the largest fraction found on one climb, and its dy, x, gamma and beta."""
+    gamma, beta = (np.ones(D), np.zeros(D)) if rng.random() < 0.5 else rng.uniform(0.5, 2, (2, D))
+    gamma[0] *= rng.choice([1, 1, 10])
+    count = max(2, min(ROWS, VALUES // D))
+    single = target < 2  # y and dx of a row are its own, a sum is of many rows
+    rows = [start(D, rng) + rng.choice([0, 0, 10 ** rng.uniform(-1, 7)]) for _ in range(count)]
+    pairs = [(x, _along(x, rng)) for x in rows]
+    best, found = 0.0, None
+    for _ in range(steps):
+        x, dy = (np.array(a) for a in zip(*pairs))
+        arrays = dy, x, gamma, beta
+        scores = _score(layer, arrays, target)
+        if scores.max() > best:
+            best, k = scores.max(), scores.argmax()
+            rows = slice(k, k + 1) if single else slice(None)
+            found = dy[rows], x[rows], gamma, beta
+        if found is None:
+            break
+        dy, x, gamma, beta = found
+        if single:
+            pairs = [(x[0], dy[0]), *(_moved((x[0], dy[0]), rng) for _ in range(count - 1))]
+        else:
+            pairs = [_moved(p, rng) if rng.random() < 0.3 else p for p in zip(x, dy)]
+        if rng.random() < 0.1:
+            gamma = _change(gamma, rng)
+    return best, found
+
+
+def search(layer, seconds=np.inf, climbs=None, seed=0, lengths=LENGTHS, tell=None):
+    """Climb again and again, and return the largest fraction of each result's scale.
+
+    Parameters
+    ----------
+    layer : {"reference", "staged", "blocked", "kernel"}
+    seconds : float
+        After which no climb starts.
+    climbs : int, optional
+        How many there are.
+    seed : int
+    lengths : list of int
+        From which D is drawn.
+    tell : callable, optional
+        Called with each climb's fraction, if it is the largest yet, and what was found how.
+
+    Returns
+    -------
+    dict
+        Of "y", "dx", "dgamma" and "dbeta": the fraction, and the arrays dy, x, gamma, beta.
+    """
+    worst, end = {name: (0.0, None) for name in NAMES}, time.perf_counter() + seconds
+    for k in itertools.count():
+        if time.perf_counter() > end or k == climbs:
+            return worst
+        rng = np.random.default_rng([seed, k])
+        target = rng.choice(4, p=[0.25, 0.5, 0.2, 0.05])
+        D, start = int(rng.choice(lengths)), STARTS[rng.integers(len(STARTS))]
+        fraction, arrays = climb(layer, target, D, start, rng)
+        if fraction > worst[NAMES[target]][0]:
+            worst[NAMES[target]] = fraction, arrays
+            if tell:
+                how = f"D={D:5} {start.__name__} climb {k}"
+                tell(f"{layer:9} {NAMES[target]:6} {fraction:.2e}  {how}")
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--layer", choices=[*LAYERS, "all"], default="all")
+    parser.add_argument("--seconds", type=float, default=10, help="for each layer")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--longest", type=int, default=LENGTHS[-1], metavar="D")
+    options = parser.parse_args()
+    lengths = [D for D in LENGTHS if D <= options.longest]
+    for layer in LAYERS if options.layer == "all" else [options.layer]:
+        worst = search(layer, options.seconds, seed=options.seed, lengths=lengths, tell=print)
+        print(layer, {name: f"{fraction:.2e}" for name, (fraction, _) in worst.items()}, flush=True)
+
+
+if __name__ == "__main__":
+    main()

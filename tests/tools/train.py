@@ -1,0 +1,240 @@
+"""Train lesson 02's network many times and store the results: python tests/tools/train.py
+
+Writes notebooks/recorded/training.json, in a few minutes on one core. It holds two experiments:
+"factors", the network with and without LayerNorm, with default and with He weights, gamma and beta
+learned or frozen, over rates and seeds; and "museum", the network with LayerNorm and each wrong
+backward pass of lnlib.bugs, over fewer rates. Lesson 02 shows the functions from LayerNorm to
+train, word for word, draws both experiments from the file, and trains a sample of them again.
+
+With --sample nothing is written: one run of each kind is repeated and compared with the file. With
+--noise nothing is written: runs are repeated with initial weights that differ in the last bit, and
+the largest changes are printed. Training enlarges such differences, so this says which numbers of
+the file another machine can repeat.
+"""
+
+import argparse
+import json
+import math
+import platform
+import re
+from datetime import date
+from pathlib import Path
+
+import numpy as np
+
+from lnlib import layer_norm_backward, layer_norm_forward
+from lnlib.bugs import BUGS
+
+NOTEBOOKS = Path(__file__).resolve().parents[2] / "notebooks"
+RECORD = NOTEBOOKS / "recorded" / "training.json"
+
+HE = 6**0.5  # makes the variance of the weights 2 / n_in; by default it is 1 / (3 n_in)
+FACTORS = {
+    "default": {"scale": 1, "backward": None},
+    "He": {"scale": HE, "backward": None},
+    "LayerNorm, default": {"scale": 1},
+    "LayerNorm, He": {"scale": HE},
+    "LayerNorm, He, 6 times the rate": {"scale": HE, "faster": 6},
+    "LayerNorm frozen, default": {"scale": 1, "frozen": True},
+    "LayerNorm frozen, He": {"scale": HE, "frozen": True},
+}
+RATES = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1, 3, 10, 30)
+MUSEUM = {"right": {}} | {bug.name: {"backward": bug.backward} for bug in BUGS}
+MUSEUM_RATES = RATES[:6]
+SEEDS = range(5)
+
+
+def digits():
+    """Return the images of lesson 02, (N, 64), and their labels, (N,), to train and to test."""
+    data = np.load(NOTEBOOKS / "data" / "digits.npz")
+    order = np.random.default_rng(seed=0).permutation(len(data["labels"]))
+    train_x, test_x = np.split(data["images"].reshape(-1, 64)[order] / 16, [1297])  # (N, 64)
+    train_y, test_y = np.split(data["labels"][order].astype(int), [1297])  # (N,)
+    return train_x, train_y, test_x, test_y
+
+
+train_x, train_y, test_x, test_y = digits()
+
+
+class LayerNorm:
+    def __init__(self, D, backward):
+        self.gamma, self.beta = np.ones(D), np.zeros(D)  # (D,), (D,)
+        self.backward_pass = backward
+
+    def forward(self, x):
+        y, self.cache = layer_norm_forward(x, self.gamma, self.beta)
+        return y
+
+    def backward(self, dy):
+        dx, self.dgamma, self.dbeta = self.backward_pass(dy, self.cache)
+        return dx
+
+
+def network(seed, scale=1, backward=layer_norm_backward):
+    rng, widths = np.random.default_rng(seed), [64] + 8 * [48] + [10]
+    weights = [rng.uniform(-1, 1, (n, n_out)) / np.sqrt(n) for n, n_out in zip(widths, widths[1:])]
+    for W in weights[:-1]:  # those before a ReLU
+        W *= scale
+    return weights, [LayerNorm(48, backward) if backward else None for _ in range(8)]
+
+
+def run_forward(weights, norms, x):
+    rows = [x]  # what enters each product, (N, n_in); in the end the scores, (N, 10)
+    for W, norm in zip(weights, norms):
+        z = rows[-1] @ W
+        rows.append(np.maximum(norm.forward(z) if norm else z, 0))  # ReLU
+    return rows + [rows[-1] @ weights[-1]]
+
+
+def run_backward(weights, norms, rows, labels):
+    p = np.exp(rows[-1] - rows[-1].max(axis=1, keepdims=True))  # (N, 10)
+    p /= p.sum(axis=1, keepdims=True)
+    p[np.arange(len(labels)), labels] -= 1
+    dz, dW = p / len(labels), []  # the gradient of the scores under cross-entropy
+    for i in reversed(range(9)):
+        dW.append(rows[i].T @ dz)  # (n_in, n_out)
+        if i > 0:
+            dz = (dz @ weights[i].T) * (rows[i] > 0)
+            dz = norms[i - 1].backward(dz) if norms[i - 1] else dz
+    return dW[::-1]  # each norm holds its own dgamma and dbeta
+
+
+def score(weights, norms):
+    """Return the loss on the training images, and the accuracy on the test images in percent."""
+    scores = run_forward(weights, norms, train_x)[-1]  # (N, 10)
+    scores = scores - scores.max(axis=1, keepdims=True)
+    loss = np.log(np.exp(scores).sum(axis=1)) - scores[np.arange(len(train_y)), train_y]  # (N,)
+    right = run_forward(weights, norms, test_x)[-1].argmax(axis=1) == test_y  # (N,)
+    return loss.mean(), 100 * right.mean()
+
+
+def train(net, rate, seed, frozen=False, faster=1, epochs=6, batches=13):
+    """Train a network in place by gradient descent; yield it before and after each epoch.
+
+    Frozen, gamma and beta stay as they are. The layers before a ReLU learn at faster * rate.
+    """
+    (weights, norms), shuffle = net, np.random.default_rng(seed)
+    yield net
+    for epoch in range(epochs):
+        order = shuffle.permutation(len(train_x))
+        for i, picked in enumerate(np.array_split(order, batches)):  # (99 or 100,)
+            rows = run_forward(weights, norms, train_x[picked])
+            dW = run_backward(weights, norms, rows, train_y[picked])
+            step = rate * (1 - epoch / epochs - i / batches / epochs)  # falls to 0
+            for W, each, factor in zip(weights, dW, 8 * [faster] + [1]):
+                W -= factor * step * each
+            for norm in filter(None, [] if frozen else norms):
+                norm.gamma -= step * norm.dgamma
+                norm.beta -= step * norm.dbeta
+        yield net
+
+
+def run(seed, rate, scale=1, backward=layer_norm_backward, frozen=False, faster=1, noise=0):
+    """Train one network; return its losses, its accuracy at the end, and ||W||^2 at both ends.
+
+    The losses are those before and after each epoch, on all training images; ||W||^2 is the
+    geometric mean of the eight Linear layers before a ReLU. With noise, each initial weight is
+    multiplied by 1 + noise or by 1 - noise.
+    """
+    net = network(seed, scale, backward)
+    signs = np.random.default_rng(seed + 100)
+    for W in net[0]:
+        W *= 1 + noise * signs.choice([-1, 1], W.shape)
+    losses, sizes = [], []
+    with np.errstate(all="ignore"):  # some rates are too large
+        for weights, norms in train(net, rate, seed, frozen, faster):
+            loss, accuracy = score(weights, norms)
+            losses.append(loss)
+            sizes.append(np.exp(np.mean([np.log(np.sum(W * W)) for W in weights[:-1]])))
+    return {"accuracy": accuracy, "loss": losses, "size": [sizes[0], sizes[-1]]}
+
+
+def runs(setting, rates):
+    """Return each quantity of `run` for all rates and seeds, (rates, seeds, ...), or the error."""
+    try:
+        found = [[run(seed, rate, **setting) for seed in SEEDS] for rate in rates]
+    except ValueError as error:
+        return {"raises": str(error)}
+    return {key: [[each[key] for each in row] for row in found] for key in found[0][0]}
+
+
+def record(day):
+    """Do both experiments; return what is stored."""
+    factors = {name: runs(setting, RATES) for name, setting in FACTORS.items()}
+    museum = {name: runs(setting, MUSEUM_RATES) for name, setting in MUSEUM.items()}
+    for found in factors.values():
+        found["loss"] = [[losses[-1] for losses in row] for row in found["loss"]]
+    for found in museum.values():
+        found.pop("size", None)
+    return {
+        "made by": "python tests/tools/train.py",
+        "date": day,
+        "versions": {"python": platform.python_version(), "numpy": np.__version__},
+        "seeds": list(SEEDS),
+        "factors": {"rates": RATES, "runs": factors},
+        "museum": {"rates": MUSEUM_RATES, "runs": museum},
+    }
+
+
+def written(stored):
+    """Return the text of the file, with a line for each innermost list."""
+    text = json.dumps(rounded(stored), indent=1)
+    return re.sub(r"\[[^][{}]*\]", lambda inner: " ".join(inner[0].split()), text) + "\n"
+
+
+def rounded(value):
+    """Return numbers with six digits, in lists and dicts as they came; None if not finite."""
+    if isinstance(value, dict):
+        return {key: rounded(each) for key, each in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [rounded(each) for each in value]
+    if isinstance(value, float):
+        return float(f"{value:.6g}") if math.isfinite(value) else None
+    return value
+
+
+def sample(stored, names=None, seed=0, rate=0.1):
+    """Repeat one run of each kind, or of those named; return how far its last loss is off."""
+    off = {}
+    for settings, part in ((FACTORS, stored["factors"]), (MUSEUM, stored["museum"])):
+        place = part["rates"].index(rate), stored["seeds"].index(seed)
+        for name, setting in settings.items():
+            found = part["runs"][name]
+            if "loss" in found and name in (names or settings):
+                was = np.ravel(found["loss"][place[0]][place[1]])[-1]
+                off[name] = abs(run(seed, rate, **setting)["loss"][-1] / was - 1)
+    return off
+
+
+def noise(setting, rate, last_bit=2.0**-52):
+    """Return what a change of the weights' last bit does to accuracy (%) and loss (relative)."""
+    pairs = [[run(seed, rate, **setting, noise=n) for n in (0, last_bit)] for seed in SEEDS]
+    points = max(abs(a["accuracy"] - b["accuracy"]) for a, b in pairs)
+    return points, max(abs(a["loss"][-1] / b["loss"][-1] - 1) for a, b in pairs)
+
+
+def main():
+    how = argparse.RawDescriptionHelpFormatter
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=how)
+    what = parser.add_mutually_exclusive_group()
+    what.add_argument("--sample", action="store_true", help="repeat one run of each kind")
+    what.add_argument("--noise", action="store_true", help="change the last bit of the weights")
+    chosen = parser.parse_args()
+    if not (chosen.sample or chosen.noise):
+        RECORD.parent.mkdir(exist_ok=True)
+        RECORD.write_text(written(record(str(date.today()))), "utf-8")
+        return
+    stored = json.loads(RECORD.read_text("utf-8"))
+    if chosen.sample:
+        for name, off in sample(stored).items():
+            print(f"{name:26} last loss off by {off:.0e} of itself")
+        return
+    found = stored["factors"]["runs"] | stored["museum"]["runs"]
+    for name, setting in (FACTORS | MUSEUM).items():
+        for rate in (0.03, 0.1, 0.3) if "loss" in found[name] else ():
+            points, loss = noise(setting, rate)
+            print(f"{name:26} rate {rate:<5}{points:6.1f} points, loss {loss:.0e} of itself")
+
+
+if __name__ == "__main__":
+    main()
