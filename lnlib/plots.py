@@ -114,7 +114,7 @@ def _story_numbers():
     by_row = {name: [_errors_at(o, f) for o in offsets] for name, f in forwards.items()}
     N, D = 1024, 768
     ways = "forward", "backward"
-    cost_of = {"textbook": "textbook", "lnlib": "blocked"}
+    cost_of = {"textbook": "textbook", "lnlib.blocked": "blocked"}
     tokens, grain = rng.standard_normal((N, D)), np.ones(D)  # (N, D), (D,)
     (_, kept), first = trace(forward_means, tokens, grain, grain)
     _, second = trace(lambda dy: backward_means(dy, kept), tokens)
