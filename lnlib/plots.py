@@ -272,9 +272,8 @@ def losing_two_parts(x_hat, g, dx, alt):
     from IPython.display import HTML
 
     up, ink, grey = np.ones(3) / np.sqrt(3), "#1d2733", "#5d6b7a"
-    plane = np.array([[1, -1, 0] / np.sqrt(2), [1, 1, -2] / np.sqrt(6)])  # (2, 3)
-    view = 96 * np.array([[0.906, -0.423], [-0.198, -0.425]]) @ plane  # (2, 3), pixels
-    view[1] -= 85 * up
+    axes = np.array([[1, -1, 0] / np.sqrt(2), [1, 1, -2] / np.sqrt(6), up])  # (3, 3)
+    view = np.array([[87, -41, 0], [-19, -41, -85]]) @ axes  # (2, 3), pixels
 
     def line(color, width, *points, more=""):
         places = "L".join("{:.0f} {:.0f}".format(*(view @ point + (320, 300))) for point in points)
@@ -292,21 +291,22 @@ def losing_two_parts(x_hat, g, dx, alt):
         head += f'<marker id="{color[1:]}" viewBox="0 0 9 9" refX="8" refY="4.5" orient="auto" '
         head += 'markerWidth="15" markerHeight="15" markerUnits="userSpaceOnUse">'
         head += f'<path d="M0 0L9 4.5L0 9z" fill="{color}"/></marker>'
-    corners = 2.15 * np.array([[1, 1], [1, -1], [-1, -1], [-1, 1], [1, 1]]) @ plane  # (5, 3)
+    corners = 2.15 * np.array([[1, 1], [1, -1], [-1, -1], [-1, 1], [1, 1]]) @ axes[:2]  # (5, 3)
     head += line("#c9d2dc", 2, *corners) + line(ink, 2, *x_hat, x_hat[0])
-    head += arrow(grey, 2, -0.5 * up, 2.95 * up) + word("axis of ones", (332, 52), grey)
+    head += arrow(grey, 2, -0.45 * up, 2.95 * up) + word("axis of ones", (332, 52), grey)
     head += word("plane of the rows with mean 0", (20, 446), grey)
     legend = {"g": RED, "g &#8722; mean(g)": BLUE, "dx / rstd": GREEN, "what g loses": grey}
     for k, (text, color) in enumerate(legend.items()):
-        dash = "5 4" if color == grey else ""
-        head += f'<path d="M20 {30 + 28 * k}h36" stroke="{color}" stroke-width="3" '
-        head += f'stroke-dasharray="{dash}"/>' + word(text, (66, 37 + 28 * k), color)
+        dash = 'stroke-dasharray="5 4"' * (color == grey)
+        head += f'<path d="M20 {30 + 28 * k}h36" stroke="{color}" stroke-width="3" {dash}/>'
+        head += word(text, (66, 37 + 28 * k), color)
     frames = []
     for start, left in zip(x_hat, dx):
         level = start + g - g.mean()  # (3,)
         dashed = line(grey, 2, start + g, level, start + left, more='stroke-dasharray="5 4"')
         frame = line(ink, 1.5, 0 * start, start) + dashed + arrow(RED, 3, start, start + g)
-        frame += arrow(BLUE, 3, start, level) + arrow(GREEN, 5, start, start + left)
+        frame += arrow(BLUE, 3, start, level)
+        frame += arrow(GREEN, 5, start, start + left) * bool(left @ left > 1e-3)  # no tip alone
         x, y = view @ start + (320, 300)
         frame += f'<circle cx="{x:.0f}" cy="{y:.0f}" r="6"/>' + word("x&#770;", (x - 6, y + 28))
         frames.append(frame)
