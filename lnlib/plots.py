@@ -71,7 +71,7 @@ def story():
         for values, color, width in zip(named.values(), colors, (5, 3, 2)):
             ax.loglog(x, values, "o-", color=color, lw=width)
         ax.set(xlabel=xlabel, ylabel="relative error")
-    axes[1, 0].text(1e-8, 1e-4, "central\ndifference", ha="center", va="center")
+    axes[1, 0].text(3e-7, 1e-4, "central\ndifference", ha="center", va="center")
     axes[1, 0].text(3e-13, 2e-15, "complex\nstep")
     holed = shown["rows not finite"] > 0  # hollow: what is not finite cannot be drawn
     x, named = shown["output errors"]
@@ -153,7 +153,7 @@ GRAPH = {
     "x": ((0, 2), "x"),
     "mean": ((1.4, 0), r"\mathrm{mean}"),
     "xc": ((2.8, 2), "x_c"),
-    "var": ((4.1, 0), r"\mathrm{var}"),
+    "var": ((3.8, 0), r"\mathrm{var}"),
     "rstd": ((5.8, 0), r"\mathrm{rstd}"),
     "x_hat": ((5.8, 2), r"\hat{x}"),
     "gamma": ((7.2, 0), r"\gamma"),
@@ -168,7 +168,7 @@ def computation_graph(title, nodes=None, edges=None):
 
     What the row shares, red, is dashed for those who see no colours.
     """
-    fig, ax = plt.subplots(figsize=(8.6, 5.2 if nodes else 3.4))
+    fig, ax = plt.subplots(figsize=(7.2, 5 if nodes else 3.2))
     patches = {}
     for name, (place, symbol) in GRAPH.items():
         text = f"${symbol}$"
