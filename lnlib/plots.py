@@ -1,6 +1,7 @@
 """Figure style, and the figures whose plumbing would drown a lesson."""
 
 import json
+from html import escape
 from urllib.parse import quote
 
 import matplotlib.pyplot as plt
@@ -312,7 +313,7 @@ def losing_two_parts(x_hat, g, dx, alt):
         frames.append(frame)
     script = [json.dumps(part).replace("</", r"<\/") for part in (head, frames)]
     still = quote(head + frames[0] + "</svg>")
-    return HTML(MOVING.format(alt=alt, still=still, head=script[0], frames=script[1]))
+    return HTML(MOVING.format(alt=escape(alt), still=still, head=script[0], frames=script[1]))
 
 
 def number_line(ax, points, spacing, title, xlabel):
