@@ -193,8 +193,7 @@ def computation_graph(title, nodes=None, edges=None):
             middle = (start + end) / 2 + (0, 0.2 if start[1] == end[1] else 0)
             style = {"boxstyle": "square,pad=0.15", "fc": "white", "ec": "none"}
             ax.text(*middle, edges[arrow], ha="center", va="center", fontsize=15, bbox=style)
-    ax.set(xlim=(-0.6, 10.1), ylim=(-0.8, 2.8) if nodes else (-0.3, 2.3))
-    ax.set_title(title)
+    ax.set(xlim=(-0.6, 10.1), ylim=(-0.8, 2.8) if nodes else (-0.3, 2.3), title=title)
     ax.axis("off")
     return fig, ax
 
@@ -230,15 +229,14 @@ def matrix(ax, values, title, limit):
 
 # What shows a picture that moves without a kernel: frame after frame, each a piece of SVG.
 MOVING = """<div id="losing-two-parts"><img alt="{alt}" style="width: 640px; max-width: 100%"
- src="data:image/svg+xml,{still}"><script>
+ src="data:image/svg+xml,{still}"><br><script>
 (() => {{
   const root = document.getElementById("losing-two-parts"), head = {head}, frames = {frames};
   const make = (tag, what) => root.appendChild(Object.assign(document.createElement(tag), what));
-  make("br", {{}});
   const button = make("button", {{textContent: "play"}});
-  const slider = make("input", {{type: "range", min: 0, max: frames.length - 1, value: 0}});
+  const slider = make("input", {{type: "range", max: frames.length - 1, defaultValue: 0}});
+  slider.ariaLabel = "place of x-hat on its circle";
   slider.style = "width: 70%; max-width: 480px; vertical-align: middle";
-  slider.setAttribute("aria-label", "place of x-hat on its circle");
   slider.oninput = () => {{
     const picture = head + frames[slider.value] + "</svg>";
     root.firstChild.src = "data:image/svg+xml," + encodeURIComponent(picture);
