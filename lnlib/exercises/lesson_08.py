@@ -148,7 +148,7 @@ BARRIER_IN_AN_IF = r"if\s*\([^()]*threadIdx[^()]*\)\s*(\{[^{}]*)?__syncthreads"
 SKIPPED = {"": "A barrier stands inside an if: the threads that skip it do not arrive"}
 SECOND_SUM = STUCK | {
     "": "One sum alone is right. But when a second one follows, a fast thread fills its slot again "
-    "before a slow one has read the first result",
+    "before a slow one has read the first result"
 }
 
 
@@ -194,11 +194,7 @@ def _slots(values, first, last):
 
 
 @exercise(
-    "total squares",
-    lambda: {"rows of 128": ()},
-    rtol=1e-4,
-    prepare=_run_sums,
-    judge=_other_threads,
+    "total squares", lambda: {"rows of 128": ()}, rtol=1e-4, prepare=_run_sums, judge=_other_threads
 )
 @mistakes("""
     [:, :1] + 0 * total =>
