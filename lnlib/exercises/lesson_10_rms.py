@@ -103,20 +103,12 @@ RMS_TERMS = DX_TERMS._replace(
     g = gamma * dy => g = dy
     dx = rstd => dx = gamma * rstd  # gamma stands in front of the mean; it belongs inside.
     g = gamma * dy => g = dy  # gamma is missing.
-    np.mean => np.sum  # a sum where the mean of g * x_hat belongs: not divided by D.
     along) => along / dy.shape[-1] / rstd)  # divided by D twice, and a power of rstd is missing.
     rstd * (g - x_hat * along) => (g - x_hat * along) / (np.sqrt(1 / rstd**2 - 1e-5) + 1e-5)
         it holds for eps outside the root.
     axis=-1, keepdims=True => axis=tuple(range(dy.ndim - 1))
-        it goes over axes 0 and 1 and mixes rows; a row is axis=-1.
-    .sum(axis=tuple(range(dy.ndim - 1))) =>  # not summed: the rows share gamma; add them up.
+        it goes over the rows' axes and mixes rows; a row is axis=-1.
     (dy * x_hat).sum => dy.sum  # x_hat is missing: gamma multiplies it.
-    (dy * x_hat).sum => (g * x_hat).sum  # gamma is in it: the derivative by gamma is x_hat.
-    .sum( => .mean(  # averaged over the rows, where they are added up.
-    axis=tuple(range(dy.ndim - 1)) => axis=-1  # a sum along each row; add up the rows.
-    axis=tuple(range(dy.ndim - 1)) => axis=0  # it goes over axis 0 alone: add up all rows.
-    axis=tuple(range(dy.ndim - 1)) => axis=1  # it goes over axis 1 alone: add up all rows.
-    axis=tuple(range(dy.ndim - 1)) => axis=None  # one number; gamma has D entries: add up the rows.
 """)
 @mistakes(of_rmsnorm())
 def rms_backward(dy, x_hat, rstd, gamma):
@@ -152,7 +144,7 @@ PAIRS = {  # forward, backward
     "1 + gamma forward, gamma backward": (_gemma_forward, rms_backward),
     "eps outside the root": (rms_forward, _wrong("it holds for")),
     "dgamma not summed": (rms_forward, _wrong("not summed")),
-    "dgamma averaged over the rows": (rms_forward, _wrong("averaged")),
+    "dgamma averaged over the rows": (rms_forward, _wrong("the mean over")),
     "the last row of dx one percent too large": (rms_forward, _last_row),
     "one NaN in dx": (rms_forward, _one_nan),
 }
