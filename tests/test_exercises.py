@@ -149,6 +149,7 @@ def test_each_known_mistake_is_named_for_every_output(name, monkeypatch):
 
 CENTRED = "xc = x - x.mean(-1)[..., None]; r = 1 / np.sqrt(x.var(-1, ddof=1)[..., None] + eps)"
 DDOF = "divided by D - 1 (ddof = 1); the layer has D."
+PAIRS = "lambda f, v: v[0] if len(v) == 1 else f(f, v[: len(v) // 2]) + f(f, v[len(v) // 2 :])"
 TOLD = [  # (exercise, what the learner writes, where R is the right answer, what is told)
     ("row_mean", "return np.empty(x[..., :1].shape)", "mean[0, 0, 0]: nan where"),
     ("row_mean", "return np.empty_like(x[..., :1])", "mean[0, 0, 0]: nan where"),
@@ -169,6 +170,7 @@ TOLD = [  # (exercise, what the learner writes, where R is the right answer, wha
     ("tokens_that_fit", "return [np.uint8(3), R({given})[1]]", "with_rows: right."),
     ("forward_by_hand", f"{CENTRED}; return xc, xc * r, r[..., 0]", f"x_hat: {DDOF}"),
     ("forward_by_hand", f"{CENTRED}; return beta, xc, r[..., 0]", f"{DDOF} Also: an axis of"),
+    ("compensated_sum", f"f = {PAIRS}; return f(f, values)", "as without compensation: carry"),
     ("rms_forward", "return R(x, gamma, 1e-12)", "y, x_hat, rstd: eps is not the argument but"),
     ("rms_forward", "return R(x, gamma, 2e-4)", "not the argument but fixed at 0.0002."),
 ]  # fmt: skip
@@ -210,26 +212,15 @@ HOSTILE = {
     "import warnings; warnings.warn('loud')": "not done yet",
     "np.seterr(all='raise'); return np.float64(1e300) * 1e300": "FloatingPointError",
     "np.seterr(all='raise'); return 1e300": "",
-    "np.abs = None; return 0": "",
+    **dict.fromkeys(("np.abs = None; return 0", "yield 1"), ""),
     "return (lambda f: f(f))(lambda f: f(f))": "RecursionError",
-    "yield 1": "",
-    "return NotAnArray()": "",
-    "return 'text'": "",
-    "return {{}}": "",
-    "return []": "",
-    "return [[1, 2], [3]]": "",
-    "return (1, 2, 3, 4, 5)": "",
-    "return [None] * 7": "",
-    "return 10**400": "",
-    "return np.datetime64('2026-01-01')": "",
-    "return np.zeros((0, 3))": "",
-    "return np.nan": "",
-    "return 1j": "",
-    "return True": "",
-    "return print": "",
-    "return np.ma.masked": "",
+    **{f"return {value}": "" for value in (
+        "NotAnArray()", "'text'", "{{}}", "[]", "[[1, 2], [3]]", "(1, 2, 3, 4, 5)", "[None] * 7",
+        "10**400", "np.datetime64('2026-01-01')", "np.zeros((0, 3))", "np.nan", "1j", "True",
+        "print", "np.ma.masked",
+    )},
     "[a.fill(7) for a in [{given}] if isinstance(a, np.ndarray)]; return ({given})": "",
-}
+}  # fmt: skip
 ONE_OF_EACH_KIND = {  # how what a learner wrote becomes a function of the inputs -> an exercise
     task.prepare and task.prepare.__qualname__: name for name, task in EXERCISES.items()
 }
@@ -365,11 +356,10 @@ def test_tables_of_edits_are_read_strictly():
         things.
     + 1 =>  # two things.
     """
-    ways = edits(table, also=("2 * x", "x * 2"))
+    ways = edits(table)
     assert list(ways) == ["not doubled.", "two things."]
-    assert [len(w) for w in ways.values()] == [2, 4]
-    assert edited(double, ways["two things."][0])(5) == 19
-    assert edited(double, ways["two things."][2])(5) == 10
+    assert [len(w) for w in ways.values()] == [1, 2]
+    assert [edited(double, way)(5) for way in ways["two things."]] == [19, 10]
     with pytest.raises(ValueError, match="has no '3'"):
         edited(double, (("3", "4"),))
     for broken in ("    2 -> 3\n        words", "    2 => 3\n    words", "\n    2 => 3\n"):

@@ -155,11 +155,6 @@ def museum(as_cache, outputs=slice(None)):
     return [(words, mistake(backward)) for words, backward in wrong]
 
 
-def sums_over(divisor):
-    """Return both sums along a row, over the divisor, as terms."""
-    return f"; sum(g) / {divisor}; x_hat * sum(g * x_hat) / {divisor}"
-
-
 DX_TERMS = Terms(  # of which dx, right or wrong, is usually a sum
     "rstd; 1; rstd**2; 1 / rstd; gamma * rstd",
     "g; mean(g); x_hat * mean(g * x_hat); mean(g * x_hat); x_hat * mean(g); dy; mean(dy);"
@@ -172,10 +167,10 @@ DX_TERMS = Terms(  # of which dx, right or wrong, is usually a sum
 )
 OVER_ROWS = (
     "mean(axis=(0, 1)); mean(axis=0); mean(); sum(axis=(0, 1)) / D; sum(axis=0) / D; sum() / D;"
-    "sum(axis=(0, 1)) / len(dy); sum(axis=0) / (dy.size // D)"
+    "sum(axis=(0, 1)) / len(dy); sum(axis=0) / (dy.size // D);"
+    "sum(axis=-1, keepdims=True) / dy.size; sum(axis=-1, keepdims=True) / len(dy)"
 ).split(";")
 ROWS_TERMS = DX_TERMS._replace(  # the same where there are several rows, which may be mixed
     terms=DX_TERMS.terms
-    + sums_over("dy.size")
     + "".join(f"; g.{way.strip()}; x_hat * (g * x_hat).{way.strip()}" for way in OVER_ROWS)
 )
