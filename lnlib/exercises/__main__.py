@@ -154,19 +154,19 @@ def grade(path, seconds):
     list of (str, str, str, str)
         Number, function, verdict, remark; at least one.
     """
-    if path.is_symlink() or not path.is_file():
-        return [("", "", "not checked", "It is a link, or no file.")]
+    rows = {}
     try:
+        if path.is_symlink():
+            raise OSError("it is a link")
         with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
             why, lines = _said_by_process(path, seconds, folder)
     except (OSError, RecursionError) as error:  # RecursionError: it has left very deep folders
-        return [("", "", "not checked", f"{type(error).__name__}: {error}")]
-    rows = {}
+        why, lines = f"{type(error).__name__}: {error}", []
     for line in lines:
         with suppress(ValueError, TypeError, RecursionError):  # the notebook may write here, too
             name, number, status, remark = map(in_one_line, json.loads(line))
             rows[name] = number, name, status, remark or why * (status == "not checked")
-    return [*rows.values()] or [("", "", "not checked", why)]
+    return [*rows.values()] or [("", "", "not checked", in_one_line(why))]
 
 
 def _said_by_process(path, seconds, folder):

@@ -167,10 +167,11 @@ DX_TERMS = Terms(  # of which dx, right or wrong, is usually a sum
 )
 OVER_ROWS = (
     "mean(axis=(0, 1)); mean(axis=0); mean(); sum(axis=(0, 1)) / D; sum(axis=0) / D; sum() / D;"
-    "sum(axis=(0, 1)) / len(dy); sum(axis=0) / (dy.size // D);"
-    "sum(axis=-1, keepdims=True) / dy.size; sum(axis=-1, keepdims=True) / len(dy)"
+    "sum(axis=(0, 1)) / len(dy); sum(axis=0) / (dy.size // D)"
 ).split(";")
 ROWS_TERMS = DX_TERMS._replace(  # the same where there are several rows, which may be mixed
     terms=DX_TERMS.terms
+    + "; sum(g) / dy.size; x_hat * sum(g * x_hat) / dy.size"
+    + "; sum(g) / len(dy); x_hat * sum(g * x_hat) / len(dy)"
     + "".join(f"; g.{way.strip()}; x_hat * (g * x_hat).{way.strip()}" for way in OVER_ROWS)
 )

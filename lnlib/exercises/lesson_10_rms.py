@@ -73,7 +73,7 @@ def _with_cache(names, *shape):
             values = {"dy": a.dy, "x_hat": x_hat, "rstd": rstd, "gamma": gamma}
             yield label, tuple(values[name] for name in names.split())
 
-    return lambda: dict(cases())
+    return cases
 
 
 @exercise("jacobian", _with_cache("x_hat rstd", 5), terms=RMS_JACOBIAN_TERMS)
@@ -209,7 +209,7 @@ def _rms_in_float64(x, gamma, eps):
     return y.astype(x.dtype), rstd.astype(x.dtype)
 
 
-@exercise("y rstd", lambda: dict(_range_cases()), rtol=3e-6, judge=_stays_in_dtype)
+@exercise("y rstd", _range_cases, rtol=3e-6, judge=_stays_in_dtype)
 @mistakes("""
     small = x / s => s = one; small = x  # nothing is scaled yet: squares overflow, and vanish.
     max(axis=-1, => max(  # one scale for all rows. The small ones vanish: each row needs its own.
@@ -249,7 +249,7 @@ def _block_cases():
         yield f"{N} rows in blocks of {rows}", (a.x, a.gamma, eps, rows)
 
 
-@exercise("y rstd", lambda: dict(_block_cases()), judge=_blocks_are_used)
+@exercise("y rstd", _block_cases, judge=_blocks_are_used)
 @mistakes("""
     len(x), rows) => len(x) - rows + 1, rows)  # the last, shorter block of rows is missing.
     range(0, len(x), rows) => [0]  # only the first block is there.

@@ -39,15 +39,20 @@ def exercise(outputs, cases, **options):
     ----------
     outputs : str
         The names of what it returns, separated by spaces.
-    cases, **options
+    cases : dict of str to tuple, or callable
+        What is special about the input -> the arguments; or () -> such a dict, or its items.
+    **options
         See `lnlib.checker.Exercise`.
     """
+
+    def as_dict():
+        return dict(cases() if callable(cases) else copy.deepcopy(cases))
 
     def register(right):
         rtol = options.get("rtol", True)
         axes = functions_of(axes_of(right), right) if rtol else []  # True shows no axis
         known = right.mistakes + axes
-        EXERCISES[right.__name__] = Exercise(right, outputs.split(), cases, known, **options)
+        EXERCISES[right.__name__] = Exercise(right, outputs.split(), as_dict, known, **options)
         return right
 
     return register
