@@ -65,14 +65,10 @@ def with_one_buffer(dy, x_hat, rstd, gamma, rows):
     return dx, dgamma, dbeta
 
 
-def strips(dy, x_hat, rstd, gamma, rows):
-    for s in range(0, len(dy), rows):
-        part = slice(s, s + rows)
-        yield part, *textbook.backward_means(dy[part], (x_hat[part], rstd[part], gamma))
-
-
-def collected(*given):
-    _, dx, dgamma, dbeta = zip(*strips(*given))
+def collected(dy, x_hat, rstd, gamma, rows):
+    strips = [slice(start, start + rows) for start in range(0, len(dy), rows)]
+    done = [textbook.backward_means(dy[s], (x_hat[s], rstd[s], gamma)) for s in strips]
+    dx, dgamma, dbeta = zip(*done)
     return np.concatenate(dx), sum(dgamma), sum(dbeta)
 
 
