@@ -1,5 +1,6 @@
 """The emulator: what it lets a kernel do, what it reports, what it counts, and what it needs."""
 
+import contextlib
 import doctest
 import os
 import shutil
@@ -42,13 +43,15 @@ def launch(*arguments, **how):
     return launch_all(*arguments, **how)["out"]
 
 
-def one_of(bodies):
-    """Return a body that is one of these, whose number is an argument; each starts in line 4."""
+def launch_one(bodies, body, parameters="float *out", *arguments, **how):
+    """Run one of these bodies, which are compiled together; each starts in line 4."""
     parts = [f'case {k}: {{\n#line 4 "kernel.cu"\n{b}\n}} break;' for k, b in enumerate(bodies)]
-    return "\n".join(["switch (which) {", *parts, "}"])
+    source, which = "\n".join(["switch (which) {", *parts, "}"]), [*bodies].index(body)
+    return launch(source, f"{parameters}, int which", *arguments, which=np.int32(which), **how)
 
 
 LANES = np.arange(64)
+HEAD = "template <class T, int N> struct Row { T at[N]; };"
 WORDS = {  # body of a kernel: what the 64 threads leave in out
     "out[t] = __shfl_xor_sync(0xffffffff, t, 3);": LANES ^ 3,
     "out[t] = __shfl_xor_sync(0xffffffff, t, 3, 16);": LANES ^ 3,
@@ -83,17 +86,17 @@ WORDS = {  # body of a kernel: what the 64 threads leave in out
         LANES + 1,
     "if (t == 0) printf(\"out 1 2 3 4 %d\\n\", 5); out[t] = \"ü\"[0] != 0;": np.ones(64),
     "float4 v = make_float4(1, 2, 3, 4); out[t] = rsqrtf(v.w) + 0 * v.x;": np.full(64, 0.5),
+    "__shared__ Row<float, 64> a, b[2]; a.at[t] = b[1].at[t] = t; out[t] = a.at[t];": LANES,
+    "__shared__ float a[64]; a[t] = t; __syncwarp(); out[t] = a[t ^ 1];": LANES ^ 1,
 }  # fmt: skip
 
 
 @pytest.mark.parametrize("body", WORDS)
 def test_words(body, capfd):
-    given = {"which": np.int32(list(WORDS).index(body)), "shared": 1024 * ("extern" in body)}
     for order in ORDERS if "sync" in body else ["forward"]:
-        out = launch(one_of(WORDS), "float *out, int which", order=order, **given)
+        out = launch_one(WORDS, body, order=order, shared=1024 * ("extern" in body), head=HEAD)
         assert np.array_equal(out, WORDS[body], equal_nan=True)
-    capsys = capfd.readouterr()
-    assert capsys.out.startswith("out 1 2 3 4 5\n" if "printf" in body else "")
+    assert capfd.readouterr().out.startswith("out 1 2 3 4 5\n" if "printf" in body else "")
 
 
 FAULTS = {  # body of a kernel: what the emulator says
@@ -114,6 +117,9 @@ FAULTS = {  # body of a kernel: what the emulator says
         r"out\[0\]: thread 1 adds to it in line 4, and thread 0 wrote it in line 5",
     "__shared__ float a[64]; a[t] = t; __shfl_xor_sync(~0u, a[t], 1);\nout[t] = a[t ^ 1];":
         r"a\[1\]: thread 0 reads it in line 5, and thread 1 wrote it in line 4",
+    "__shared__ float a[64]; a[t] = t;\n__syncwarp(); out[t] = a[t ^ 32];": "no barrier in between",
+    "__shared__ float a[1]; if (t == 0) a[0] = 1;\n__syncthreads(); float v = a[0];\n"
+    "if (t == 63) a[0] = v;": "thread 63 writes it .*, and thread 0 read it",
     "out[0] = 1;":
         r"out\[0\]: thread 1 writes it in line 4, and thread 0 wrote it in line 4, with no barrier",
     "if (t < 32)\n__syncthreads();\nelse\n__syncthreads();":
@@ -135,9 +141,8 @@ NOT_COMPILED = {  # the same
 
 @pytest.mark.parametrize("body", FAULTS)
 def test_faults(body):
-    which = np.int32(list(FAULTS).index(body))
     with pytest.raises(EmulationError, match=FAULTS[body]):
-        launch(one_of(FAULTS), "float *out, int which", which=which)
+        launch_one(FAULTS, body)
 
 
 @pytest.mark.parametrize("body", NOT_COMPILED)
@@ -146,28 +151,9 @@ def test_what_does_not_compile(body):
         launch(body)
 
 
-def test_commas_inside_a_shared_array_s_type():
-    head = "template <class T, int N> struct Row { T at[N]; };"
-    body = "__shared__ Row<float, 64> a, b[2]; a.at[t] = b[1].at[t] = t; out[t] = a.at[t];"
-    assert np.array_equal(launch(body, head=head), LANES)
-
-
 def test_registers_that_nobody_has_set():
     out = launch("float total; for (int k = 0; k < 3; k++) total += k; out[t] = total;")
     assert not (np.abs(out) < 1e30).any()
-
-
-@pytest.mark.parametrize("order", ORDERS)
-def test_syncwarp_orders_a_warp_and_no_more(order):
-    body = """
-    __shared__ float slots[64];
-    slots[t] = t;
-    __syncwarp();
-    out[t] = slots[t ^ {bits}];
-    """
-    assert np.array_equal(launch(body.replace("{bits}", "1"), order=order), np.arange(64) ^ 1)
-    with pytest.raises(EmulationError, match="with no barrier in between"):
-        launch(body.replace("{bits}", "32"), order=order)
 
 
 def test_who_and_where():
@@ -215,36 +201,23 @@ def test_write_after_read(order):
         launch(body, order=order)
 
 
-def test_the_first_of_many_readers_is_remembered():
-    body = """
-    __shared__ float slot[1];
-    if (t == 0)
-        slot[0] = 1;
-    __syncthreads();
-    float v = slot[0];
-    if (t == 63)
-        slot[0] = v;
-    """
-    with pytest.raises(EmulationError, match="thread 63 writes it .*, and thread 0 read it"):
-        launch(body)
-
-
-def test_too_much_is_asked_for():
-    with pytest.raises(ValueError, match="blocks must be at least 1, got 0"):
-        launch("", blocks=0)
-    with pytest.raises(ValueError, match='order must be "forward", "reverse" or an int >= 0, got'):
-        launch("", order="sideways")
-    with pytest.raises(TypeError, match="n must be an array or a number, got str"):
-        launch("", "float *out, int n", n="1")
-    for parameters, kind in ("float *out, float *n", "an array"), ("int out, int n", "a number"):
-        with pytest.raises(EmulationError, match=f"argument . must be {kind}"):
-            launch("", parameters, n=1)
-    with pytest.raises(EmulationError, match="at most 32 arguments"):
-        launch("", "float *out" + 32 * ", int", **{f"n{k}": k for k in range(32)})
-    with pytest.raises(EmulationError, match="a block has 1 to 1024 threads, not 2048"):
-        launch("", threads=2048)
-    with pytest.raises(EmulationError, match="at most 232448 bytes of shared memory, not 3000"):
-        launch("", shared=300000)
+@pytest.mark.parametrize(
+    "error, message, how",
+    [
+        (ValueError, "blocks must be at least 1, got 0", {"blocks": 0}),
+        (ValueError, 'must be "forward", "reverse" or an int >= 0, got', {"order": "sideways"}),
+        (TypeError, "n must be an array or a number, got str", {"n": "1"}),
+        (EmulationError, "argument 1 must be an array", {"parameters": "float *a, int *n", "n": 1}),
+        (EmulationError, "argument 0 must be a number", {"parameters": "int out"}),
+        (EmulationError, "at most 32 arguments", {f"n{k}": k for k in range(32)}),
+        (EmulationError, "a block has 1 to 1024 threads, not 2048", {"threads": 2048}),
+        (EmulationError, "at most 232448 bytes of shared memory, not 3000", {"shared": 300000}),
+    ],
+)
+def test_too_much_is_asked_for(error, message, how):
+    numbers = "".join(f", int {name}" for name in how if name[0] == "n")
+    with pytest.raises(error, match=message):
+        launch("", **{"parameters": f"float *out{numbers}"} | how)
 
 
 BLOCK_SUM = """
@@ -277,20 +250,19 @@ FENCES = {  # before and after the atomicAdd: what the emulator says
 
 
 @pytest.mark.parametrize("order", ORDERS)
-@pytest.mark.parametrize("which", range(len(FENCES)))
-def test_fences(which, order):
-    message = list(FENCES.values())[which]
-    body = one_of(BLOCK_SUM.replace("{before}", b).replace("{after}", a) for b, a in FENCES)
+@pytest.mark.parametrize("fences", FENCES)
+def test_fences(fences, order):
+    def body(before, after):
+        return BLOCK_SUM.replace("{before}", before).replace("{after}", after)
+
     arrays = {"partial": np.zeros(192, np.float32), "counter": np.zeros(1, np.int32)}
-    given = dict(
-        parameters="float *out, float *partial, int *counter, int which",
-        arrays=arrays, blocks=3, order=order, which=np.int32(which),
-    )  # fmt: skip
-    if message is None:
-        assert np.array_equal(launch(body, **given), 3 * np.arange(64))
-    else:
-        with pytest.raises(EmulationError, match=message):
-            launch(body, **given)
+    wrong = FENCES[fences] and pytest.raises(EmulationError, match=FENCES[fences])
+    with wrong or contextlib.nullcontext():
+        out = launch_one(
+            [body(*pair) for pair in FENCES], body(*fences),
+            "float *out, float *partial, int *counter", arrays, blocks=3, order=order,
+        )  # fmt: skip
+        assert np.array_equal(out, 3 * LANES)
 
 
 # ---- Numbers of two bytes ------------------------------------------------------------------------
@@ -326,37 +298,30 @@ def test_half_types():
 # ---- The profile ---------------------------------------------------------------------------------
 
 
-SECTORS = {"t": (8, 64), "2 * t": (16, 64), "t * 8": (64, 64), "t + 1": (10, 64), "0": (2, 2)}
+# body -> of an array: bytes loaded, stored, loads, stores, requests, sectors, bank conflicts
+PROFILE = {
+    "out[t] = x[t];": {"x": (256, 0, 64, 0, 2, 8, 0), "out": (0, 256, 0, 64, 2, 8, 0)},
+    "out[t] = x[2 * t];": {"x": (256, 0, 64, 0, 2, 16, 0)},
+    "out[t] = x[t * 8];": {"x": (256, 0, 64, 0, 2, 64, 0)},
+    "out[t] = x[t + 1];": {"x": (256, 0, 64, 0, 2, 10, 0)},
+    "out[t] = x[0];": {"x": (8, 0, 2, 0, 2, 2, 0)},
+    "__shared__ float s[1056]; out[t] = s[t];": {"shared s": (0, 0, 0, 0, 2, 0, 0)},
+    "__shared__ float s[1056]; out[t] = s[2 * t];": {"shared s": (0, 0, 0, 0, 2, 0, 2)},
+    "__shared__ float s[1056]; out[t] = s[t % 32 * 32];": {"shared s": (0, 0, 0, 0, 2, 0, 2 * 31)},
+    "__shared__ float s[1056]; out[t] = s[t % 32 * 33];": {"shared s": (0, 0, 0, 0, 2, 0, 0)},
+    "__shared__ float s[1056]; out[t] = s[0];": {"shared s": (0, 0, 0, 0, 2, 0, 0)},
+    # vectors have no conflicts: these are of the scalar loads, four floats apart
+    "__shared__ float4 s[64]; s[t] = float4(); out[t] = s[t].w;":
+        {"shared s": (0, 0, 0, 0, 4, 0, 2 * 3)},
+}  # fmt: skip
 
 
-@pytest.mark.parametrize("index", SECTORS)
-def test_sectors(index):
-    counts, (sectors, elements) = {}, SECTORS[index]
+@pytest.mark.parametrize("body", PROFILE)
+def test_profile(body):
+    counts = {}
     arrays = {"x": np.zeros(512, np.float32)}
-    body = one_of(f"out[t] = x[{i}];" for i in SECTORS)
-    which = np.int32(list(SECTORS).index(index))
-    launch(body, "float *out, const float *x, int which", arrays, counts=counts, which=which)
-    assert counts["x"] == (4 * elements, 0, elements, 0, 2, sectors, 0)
-    assert counts["out"] == (0, 256, 0, 64, 2, 8, 0)
-
-
-CONFLICTS = {"t": 0, "2 * t": 2, "32 * (t % 32)": 2 * 31, "33 * (t % 32)": 0, "0": 0}
-
-
-@pytest.mark.parametrize("index", CONFLICTS)
-def test_bank_conflicts(index):
-    counts = {}
-    body = one_of(f"__shared__ float s[1056]; out[t] = s[{i}];" for i in CONFLICTS)
-    which = np.int32(list(CONFLICTS).index(index))
-    launch(body, "float *out, int which", counts=counts, which=which)
-    assert counts["shared s"] == (0, 0, 0, 0, 2, 0, CONFLICTS[index])
-
-
-def test_vectors_have_no_bank_conflicts():
-    counts = {}
-    launch("__shared__ float4 s[64]; s[t] = float4(); out[t] = s[t].w;", counts=counts)
-    requests, _, conflicts = counts["shared s"][4:]
-    assert requests == 4 and conflicts == 2 * 3  # of the scalar loads, four floats apart
+    launch_one(PROFILE, body, "float *out, const float *x", arrays, counts=counts)
+    assert {name: counts[name] for name in PROFILE[body]} == PROFILE[body]
 
 
 # ---- The machine it runs on ----------------------------------------------------------------------

@@ -1,57 +1,13 @@
 """Exercises whose answers are CUDA source: right and wrong ones, and what the emulator says."""
 
-from pathlib import Path
-
-import nbformat
 import numpy as np
 import pytest
+from answers import changed, expect
 from wrong_answers.kernels import WRONG
 
 from lnlib import gpu
 from lnlib.exercises import EXERCISES, check
 from lnlib.exercises.kernels import in_other_words, launch
-
-SOLUTIONS = Path(__file__).parent.parent / "notebooks" / "solutions"
-CELLS = [
-    cell.source
-    for path in sorted(SOLUTIONS.glob("*.ipynb"))
-    for cell in nbformat.read(path, as_version=4).cells
-]
-
-
-def solution(name):
-    """Return the source of the cell with the right answer."""
-    return next(source for source in CELLS if source.startswith(f"def {name}("))
-
-
-def function(name, source):
-    names = {}
-    exec(source, names)
-    return names[name]
-
-
-def answer(name, text):
-    """Return a function of that name that returns the text."""
-    return function(name, f"def {name}(): return {text!r}")
-
-
-def changed(name, *changes):
-    """Return the right answer with (old, new) replaced."""
-    source = solution(name)
-    for old, new in changes:
-        assert old in source, old
-        source = source.replace(old, new)
-    return function(name, source)
-
-
-def assert_verdict(verdict, status, words=""):
-    assert verdict.status == status and words in " ".join(repr(verdict).split()), verdict
-
-
-@pytest.mark.parametrize("name, old, new, words", WRONG)
-def test_wrong_kernel_is_diagnosed(name, old, new, words):
-    assert_verdict(check(changed(name, (old, new))), "wrong", words)
-
 
 NORMALISE, SUM, ADD = "normalise_in_a_warp", "sum_with_barriers", "add_while_loading"
 FORWARD, BACKWARD = "rms_forward_kernel", "rms_backward_kernel"
@@ -100,7 +56,7 @@ OTHER_RIGHT_KERNELS = [
 
 @pytest.mark.parametrize("name, changes", [(one[0], one[1:]) for one in OTHER_RIGHT_KERNELS])
 def test_other_right_kernels(name, changes):
-    assert_verdict(check(changed(name, *changes)), "right")
+    expect(check(changed(name, *changes)), "right")
 
 
 NOT_COMPILED = [
@@ -115,9 +71,18 @@ NOT_COMPILED = [
 ]
 
 
-@pytest.mark.parametrize("name, old, new, words", NOT_COMPILED)
-def test_what_does_not_compile_is_told_with_its_line(name, old, new, words):
-    assert_verdict(check(changed(name, (old, new))), "wrong", words)
+WHAT_RIGHT_NUMBERS_HIDE = [
+    (FORWARD, LONG_START, "const int start = blockIdx.x * vectors;", "needs a long long"),
+    (FORWARD, "reciprocal_std(ms, eps)", "1.0f / sqrtf(ms + eps)", "come out finite and wrong"),
+    (FORWARD, "reciprocal_std(ms, eps)", "1.0f / (sqrtf(ms) + eps)", "eps is outside the root"),
+    (BACKWARD, "long long n = blockIdx.x;", "int n = blockIdx.x;", "n * vectors needs a long"),
+    (BACKWARD, "total[v] = Vector<WIDTH>();", ";", "adds to total, which never got a value"),
+]
+
+
+@pytest.mark.parametrize("name, old, new, words", WRONG + NOT_COMPILED + WHAT_RIGHT_NUMBERS_HIDE)
+def test_wrong_kernel_is_diagnosed(name, old, new, words):
+    expect(check(changed(name, (old, new))), "wrong", words)
 
 
 @pytest.mark.parametrize(
@@ -163,49 +128,38 @@ def test_words_of_two_compilers(message, words):
     assert words in in_other_words(text, "k", "x ^ 2")
 
 
-@pytest.mark.parametrize(
-    "name, old, new, words",
-    [
-        (FORWARD, LONG_START, "const int start = blockIdx.x * vectors;", "needs a long long"),
-        (FORWARD, "reciprocal_std(ms, eps)", "1.0f / sqrtf(ms + eps)", "come out finite and wrong"),
-        (FORWARD, "reciprocal_std(ms, eps)", "1.0f / (sqrtf(ms) + eps)", "eps is outside the root"),
-        (BACKWARD, "long long n = blockIdx.x;", "int n = blockIdx.x;", "n * vectors needs a long"),
-        (BACKWARD, "total[v] = Vector<WIDTH>();", ";", "adds to total, which never got a value"),
-    ],
-)
-def test_what_right_numbers_hide(name, old, new, words):
-    assert_verdict(check(changed(name, (old, new))), "wrong", words)
-
-
 def test_what_the_emulator_does_not_know_is_not_checked():
     verdict = check(changed(NORMALISE, ("return xc", "return 0 * tex1Dfetch<float>(0, 1) + xc")))
-    assert_verdict(verdict, "not checked", "does not know tex1Dfetch")
+    expect(verdict, "not checked", "does not know tex1Dfetch")
+
+
+def answer(name, text):
+    """Return a function of that name that returns the text."""
+    exec(f"def {name}(): return {text!r}", names := {})
+    return names[name]
 
 
 @pytest.mark.parametrize("name", [NORMALISE, SUM, ADD])
 def test_without_a_compiler_it_is_not_checked(name, monkeypatch):
     monkeypatch.setattr(gpu, "emulator_available", lambda: False)
     monkeypatch.setattr(gpu, "emulator_status", lambda: "no compiler: install g++")
-    assert_verdict(check(changed(name)), "not checked", "install g++")
-    assert_verdict(check(answer(name, "// your turn")), "not done yet")
-    assert_verdict(check(answer(name, "something else")), "wrong")
+    expect(check(changed(name)), "not checked", "install g++")
+    expect(check(answer(name, "// your turn")), "not done yet")
+    expect(check(answer(name, "something else")), "wrong")
 
 
-ACTS = [
-    ("for (;;) __syncwarp();", "it seems to run forever"),
-    ("__syncthreads(); return *(volatile float *)0;", ""),
-    (
-        "if (value > 0.7f) __syncthreads(); __syncwarp(); return value;",
-        "It fails in the emulator: block 0",
-    ),
-]
-
-
-@pytest.mark.parametrize("body, words", ACTS)
+@pytest.mark.parametrize(
+    "body, words",
+    [
+        ("for (;;) __syncwarp();", "it seems to run forever"),
+        ("__syncthreads(); return *(volatile float *)0;", ""),
+        ("if (value > 0.7f) __syncthreads(); __syncwarp(); return 0;", "in the emulator: block 0"),
+    ],
+)
 def test_what_the_emulator_says_reaches_the_learner(body, words):
     source = f"__device__ float normalise(float value, float eps) {{\n{body}\n}}"
     verdict = check(answer(NORMALISE, source))
-    assert_verdict(verdict, "wrong", words)
+    expect(verdict, "wrong", words)
     assert "/" not in repr(verdict) and "\n\n" not in repr(verdict)
 
 

@@ -1,6 +1,5 @@
 """The grader: a class of made-up submissions, of which many are broken or mean no good."""
 
-import contextlib
 import csv
 import json
 import os
@@ -9,230 +8,162 @@ import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-import nbformat
 import pytest
-from execute_notebooks import lessons, solutions
+from answers import ASKED, LESSONS, cells_of
+from execute_notebooks import solutions
 
-from lnlib.exercises import EXERCISES
 from lnlib.exercises.__main__ import exercises_in, in_one_line
 
-STUB = "def row_mean(x):\n    ..."
 MEAN = "def row_mean(x):\n    return x.mean(axis=-1, keepdims=True)"
-WRONG = "def row_mean(x):\n    return x.mean(axis=0)"
 SHIFT = "def shift_backward(dy):\n    return dy.sum(axis=(0, 1))"
+START = "import os, sys, time\nimport numpy as np\nfrom lnlib.exercises import check, load"
+HEADINGS = "### Exercise 0.1 · A mean for each row", "### Exercise 0.2 · Shared by all rows"
 
 
 def notebook(*sources, output="", **metadata):
     """Return a notebook as text; sources that begin with # are texts."""
-    cells = []
-    for source in sources:
-        cells.append({"cell_type": "markdown", "metadata": {}, "source": source})
-        if not source.startswith("#"):
-            said = [{"output_type": "stream", "name": "stdout", "text": output}]
-            cells[-1] |= {"cell_type": "code", "execution_count": None, "outputs": said}
-    book = {"nbformat": 4, "nbformat_minor": 5, "metadata": metadata, "cells": cells}
-    return json.dumps(book)
+    said = [{"output_type": "stream", "name": "stdout", "text": output}]
+    code = {"cell_type": "code", "metadata": {}, "execution_count": None, "outputs": said}
+    kinds = {True: {"cell_type": "markdown", "metadata": {}}, False: code}
+    cells = [kinds[source.startswith("#")] | {"source": source} for source in sources]
+    return json.dumps({"nbformat": 4, "nbformat_minor": 5, "metadata": metadata, "cells": cells})
 
 
 def answers(*mean, shift=SHIFT, **options):
     """Return a notebook with exercises 0.1 and 0.2 in the form that lesson 00 gives them."""
-    return notebook(
-        "import numpy as np\nfrom lnlib.exercises import check",
-        "# Lesson\n\n## Exercises\n\n### Exercise 0.1 · A mean for each row",
-        *mean,
-        "check(row_mean)",
-        "### Exercise 0.2 · Shared by all rows\n\nOne line.",
-        shift,
-        "check(shift_backward)",
-        **options,
-    )
+    first, second = HEADINGS
+    return notebook(START, first, *mean, "check(row_mean)", second, shift, **options)
 
 
-FAKE = f"""
+FAKE = """
 import lnlib.exercises
 from lnlib.exercises import EXERCISES, Verdict
-{WRONG}
+def row_mean(x):
+    return x.mean(axis=0)
 print("row_mean: right")
-there = __import__("sys").modules[lnlib.exercises.check.__module__]
-check = lambda function: Verdict("right", "row_mean")
-lnlib.exercises.check = there.check = check
-there._check = lambda name, *_: Verdict("right", name)
+there = sys.modules[lnlib.exercises.check.__module__]
+lnlib.exercises.check = there.check = check = lambda f: Verdict("right", "row_mean")
 EXERCISES["row_mean"] = EXERCISES["shift_backward"]
 np.abs = np.array_equal = np.isfinite = lambda *_: np.True_
 """
-# It deletes notebooks where it runs, and nothing else: a grader with a fault may run it anywhere.
+# It overwrites its own file where it finds it, and no other: a grader with a fault may run it
+# anywhere. LATE is a path in pytest's folder.
 VANDAL = """
-import glob, os, subprocess, sys, threading
+import subprocess, threading
 late = "import time; time.sleep(3); open('LATE', 'w')"
 subprocess.Popen([sys.executable, "-c", late])
 threading.Thread(target=threading.Event().wait).start()
-for path in glob.glob("*.ipynb"):
-    os.remove(path)
-open("also a vandal.ipynb", "w").write("mine")
+if os.path.exists("a vandal.ipynb"):
+    open("a vandal.ipynb", "w").write("mine")
 """
-MAGICS = """%xmode Plain
-!exit 1
-await __import__("asyncio").sleep(0)
-display("a text")
-def row_mean(x):
-    return x.mean(axis=-1, keepdims=True)
-"""
-STUBBORN = """
-import time
-while True:
-    try:
-        time.sleep(9)
-    except BaseException:
-        pass
-"""
-PRINTS = "for _ in range(100):\n    print(10**6 * 'x')"
-LOADED = "from lnlib.exercises import load\nshift_backward = load()['shift_backward'].right"
-INTERRUPTS = "def row_mean(x):\n    raise KeyboardInterrupt"
+MAGICS = f"%xmode Plain\n!exit 1\nawait __import__('asyncio').sleep(0)\ndisplay('a text')\n{MEAN}"
+STUBBORN = "while True:\n    try: time.sleep(9)\n    except BaseException: pass"
 # Name of the file -> the notebook, and the verdicts on its exercises 0.1 and 0.2, or on the file.
 # After a colon stand words of the remark.
-RIGHT = ["right", "right"]
+RIGHT, ENDED = ["right", "right"], 2 * ["not checked: process ended"]
+STOPPED = 2 * ["not checked: stopped after 4 s"]
 MEMORY = ["wrong: MemoryError", "right"] if sys.platform == "linux" else RIGHT
-ENDED = 2 * ["not checked: process ended"]
 CLASS = {
-    "also a vandal": (answers(MEAN, VANDAL), RIGHT),  # also: so that others come later
+    "a vandal": (answers(MEAN, VANDAL), RIGHT),
     "right": (answers(MEAN, language_info={"name": "python"}), RIGHT),
-    "solutions": (solutions(lessons()[0]).read_text("utf-8"), 3 * ["right"]),
-    "wrong": (answers(WRONG), ["wrong: axis", "right"]),
-    "half": (answers(f"{MEAN}\n1 / 0", shift="def shift_backward(dy): ..."), ["right", "not done"]),
-    "untouched": (
-        answers(STUB, shift=STUB.replace("row_mean", "shift_backward")),
-        2 * ["not done"],
-    ),
+    "solutions": (solutions(LESSONS[0]).read_text("utf-8"), 3 * ["right"]),
+    "wrong": (answers(MEAN.replace("-1", "0")), ["wrong: axis", "right"]),
+    "half": (answers(f"{MEAN}\n1 / 0", shift=f"{SHIFT[:23]} ..."), ["right", "not done"]),
     "broken": (answers(shift=f"{SHIFT})"), ["not done: not defined", "wrong: SyntaxError"]),
     "broken later": (answers(MEAN, f"{MEAN})"), ["wrong: SyntaxError", "right"]),
-    "other": (answers("row_mean = lambda x: x", shift=LOADED), 2 * ["wrong: with def"]),
-    "another": (
-        answers(INTERRUPTS, shift="shift_backward = row_mean"),
-        ["wrong: KeyboardInterrupt", "wrong: with def"],
-    ),
+    "lambda": (answers("row_mean = lambda x: x"), ["wrong: with def", "right"]),
+    "ours": (answers("row_mean = load()['row_mean'].right"), ["wrong: with def", "right"]),
+    "interrupts": (answers(f"{MEAN[:16]} raise KeyboardInterrupt"), ["wrong: Keyboard", "right"]),
     "magics": (answers(MAGICS, "input()", "quit()", "raise SystemExit"), RIGHT),
-    "puts out 200 MB": (answers(MEAN, PRINTS, "10**8 * 'x'"), RIGHT),
+    "puts out 200 MB": (answers(MEAN, "for _ in range(100):\n    print(10**6 * '12')"), RIGHT),
     "40 MB": (answers(MEAN, output=8 * 10**6 * "x"), RIGHT),
     "much memory": (answers(f"hog = bytearray(8 << 30)\n{MEAN}"), MEMORY),
-    "ends": (answers(MEAN, "import os\nos._exit(0)"), ENDED),
+    "ends": (answers(MEAN, "os._exit(0)"), ENDED),
     "crashes": (answers(MEAN, "import ctypes\nctypes.string_at(0)"), ENDED),
-    "closes files": (answers(MEAN, "import os\nos.closerange(0, 50)"), ENDED),
+    "closes files": (answers(MEAN, "os.closerange(0, 50)"), ENDED),
     "fakes": (answers(FAKE), ["wrong: axis", "right"]),
-    "in R": (
-        answers("row_mean <- rowMeans", kernelspec={"name": "ir", "language": "R"}),
-        ["not checked: language is R"],
-    ),
+    "in R": (answers(MEAN, kernelspec={"name": "ir", "language": "R"}), ["not checked: is R"]),
     "no exercises": (notebook("# Notes", "x = 1"), ["not checked: No exercise"]),
-    "empty": ("", ["not checked: no notebook: JSONDecodeError"]),
     "cut off": (answers(MEAN)[:-100], ["not checked: no notebook: JSONDecodeError"]),
     "old": ('{"nbformat": 3, "worksheets": []}', ["not checked: no notebook: KeyError"]),
-    "list": ("[1, 2]", ["not checked: no notebook: TypeError"]),
     "deep": (100_000 * "[", ["not checked: no notebook: RecursionError"]),
     "bytes": ("\x00\xff\xfe", ["not checked: no notebook: UnicodeDecodeError"]),
 }
 ENDLESS = {
     "cell": (answers(MEAN, "while True:\n    pass"), RIGHT),
-    "stubborn": (answers(MEAN, STUBBORN), 2 * ["not checked: stopped after 4 s"]),
-    "function": (
-        answers("import time\ndef row_mean(x):\n    while True: time.sleep(1)"),
-        2 * ["not checked: stopped after 4 s"],
-    ),
+    "stubborn": (answers(MEAN, STUBBORN), STOPPED),
+    "function": (answers(f"{MEAN[:16]}\n    while True: time.sleep(1)"), STOPPED),
 }
 
 
 def grader(folder, *options):
     """Run the grader; return its table, and the rows of its CSV file."""
     path, root = folder.parent / f"{folder.name}.csv", Path(__file__).resolve().parent.parent
-    done = subprocess.run(
-        [sys.executable, "-m", "lnlib.exercises", folder, "--csv", path, *options],
-        cwd=folder / "a",  # never a folder of ours: these notebooks delete files
-        env=os.environ | {"PYTHONPATH": str(root)},
-        capture_output=True,
-        encoding="utf-8",
-    )
+    command = [sys.executable, "-m", "lnlib.exercises", folder, "--csv", path, *options]
+    env = os.environ | {"PYTHONPATH": str(root)}  # and never in a folder of ours
+    done = subprocess.run(command, cwd=folder / "a", env=env, capture_output=True, encoding="utf-8")
     assert (done.returncode, done.stderr) == (0, "")
     with path.open(newline="", encoding="utf-8") as file:
         return done.stdout, list(csv.DictReader(file))
-
-
-def files(folder):
-    """Return what is in a folder: path -> bytes."""
-    return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
 @pytest.fixture(scope="module")
 def graded(tmp_path_factory):
     """Grade the class: the table, the rows of the CSV files, and are all files as before?"""
     folder = tmp_path_factory.mktemp("grading")
-    late, handed_in, endless = folder / "late", folder / "class/a", folder / "endless/a"
-    for place, notebooks in (handed_in, CLASS), (endless, ENDLESS):
-        place.mkdir(parents=True)
+    classes = {folder / "class": CLASS, folder / "endless": ENDLESS}
+    for place, notebooks in classes.items():
+        (place / "a").mkdir(parents=True)
         for name, (text, _) in notebooks.items():
-            text = text.replace("LATE", late.as_posix())
-            coding = "latin-1" if name == "bytes" else "utf-8"
-            (place / f"{name}.ipynb").write_bytes(text.encode(coding))
-    (handed_in / ".ipynb_checkpoints").mkdir()
-    (handed_in / ".ipynb_checkpoints/right.ipynb").write_text("JupyterLab's own copy")
-    (handed_in / "folder.ipynb").mkdir()
-    with contextlib.suppress(OSError):  # Windows wants a right for it
-        (handed_in / "link.ipynb").symlink_to(handed_in / "right.ipynb")
-    before = files(folder)
+            text = text.replace("LATE", (folder / "late").as_posix())
+            (place / f"a/{name}.ipynb").write_text(text, "latin-1" if name == "bytes" else "utf-8")
+        (place / "a/.ipynb_checkpoints").mkdir()
+        (place / "a/.ipynb_checkpoints/right.ipynb").write_text("JupyterLab's own copy")
+        (place / "a/folder.ipynb").mkdir()
+        if os.name != "nt":  # where a link needs a right
+            (place / "a/link.ipynb").symlink_to(place / "a/cell.ipynb")
+
+    def files():
+        files = [path for path in folder.rglob("*") if path.suffix != ".csv" and path.is_file()]
+        return {path: path.read_bytes() for path in files}
+
+    before = files()
     with ThreadPoolExecutor() as pool:
-        other = pool.submit(grader, endless.parent, "--seconds", "4", "--jobs", "3")
-        table, rows = grader(handed_in.parent)
-    left = {path: text for path, text in files(folder).items() if path.suffix != ".csv"}
-    return table, rows + other.result()[1], left == before
+        endless = pool.submit(grader, folder / "endless", "--seconds", "4", "--jobs", "3")
+        table, rows = grader(folder / "class")
+    return table, rows + endless.result()[1], files() == before
 
 
 @pytest.mark.parametrize("name", CLASS | ENDLESS)
 def test_submission(name, graded):
     rows = [row for row in graded[1] if row["who"] == f"a/{name}.ipynb"]
-    expected = (CLASS | ENDLESS)[name][1]
-    for row, (verdict, _, words) in zip(rows, [e.partition(": ") for e in expected], strict=True):
-        assert row["verdict"] == verdict, row
-        assert words in row["remark"] if words else not row["remark"], row
+    expected = [text.partition(": ") for text in (CLASS | ENDLESS)[name][1]]
+    for row, (verdict, _, words) in zip(rows, expected, strict=True):
+        assert row["verdict"] == verdict and words in row["remark"], row
+        assert words or not row["remark"], row
     given = [(row["exercise"], row["function"]) for row in rows]
     course = [("0.1", "row_mean"), ("0.2", "shift_backward"), ("0.3", "mean_backward")]
     assert given == (course[: len(rows)] if len(rows) > 1 else [("", "")])
 
 
-def test_links_and_folders_have_a_line_and_jupyterlabs_copies_none(graded):
-    others = {row["who"][2:-6]: row["verdict"] for row in graded[1]}
-    others = {name: said for name, said in others.items() if name not in CLASS | ENDLESS}
-    assert others.pop("folder") == others.pop("link", "not checked") == "not checked"
-    assert not others
-
-
-def test_what_was_handed_in_is_not_changed_and_processes_are_stopped(graded):
+def test_other_files_are_named_or_left_out_and_none_is_changed(graded):
     """The vandal's process would write a file after 3 s; the endless ones took 4."""
-    assert graded[2]
-
-
-def test_table_says_what_the_csv_file_says(graded):
-    for line, row in zip(graded[0].splitlines()[1:], graded[1]):
+    table, rows, unchanged = graded
+    assert unchanged
+    others = {(r["who"][2:-6], r["verdict"]) for r in rows if r["who"][2:-6] not in CLASS | ENDLESS}
+    assert others - {("link", "not checked")} == {("folder", "not checked")}
+    for line, row in zip(table.splitlines()[1:], rows):
         assert " ".join(" ".join(row.values()).split()).startswith(" ".join(line.split()))
 
 
 def test_exercises_of_all_lessons_are_found():
-    numbers = {}
-    for lesson in (page for page in lessons() if solutions(page).exists()):
-        stubs, answers = [
-            exercises_in([(c.cell_type, c.source) for c in nbformat.read(path, 4).cells])
+    for lesson in LESSONS:
+        found = [
+            exercises_in([(c.cell_type, c.source) for c in cells_of(path)])
             for path in (lesson, solutions(lesson))
         ]
-        assert stubs == answers
-        numbers |= stubs
-    assert numbers.keys() == EXERCISES.keys()
-    assert len(set(numbers.values())) == len(numbers) and all(numbers.values())
-
-
-def test_exercise_without_a_heading_has_no_number():
-    cells = [
-        ("code", MEAN),
-        ("markdown", "## Exercise 0.2"),
-        ("code", f"{SHIFT}\ndef other(): ..."),
-    ]
-    assert exercises_in(cells) == {"row_mean": "", "shift_backward": "0.2"}
+        assert found[0] == found[1] == {k: ASKED[k].number for k in found[0]} != {}
+    assert exercises_in([("code", f"{MEAN}\ndef other(): ...")]) == {"row_mean": ""}
 
 
 @pytest.mark.parametrize("text", ["=1+1", "+1", "-1", "@a"])

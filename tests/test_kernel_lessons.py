@@ -105,9 +105,9 @@ def test_predicted_speeds_follow_from_what_is_printed():
 
 def test_what_is_held():
     row = r"^(T4|H100, H200) +(\w+)(<[\d, ]+>) +(\d+) +\d+ +0 +(\d+) "
-    held = {(g, int(D)): [] for g, _, _, D, _ in re.findall(row, PRINTED, flags=re.M)}
+    held = {}
     for gpu_name, kernel, instance, D, blocks in re.findall(row, PRINTED, flags=re.M):
-        held[gpu_name, int(D)].append((kernel, instance, int(blocks)))
+        held.setdefault((gpu_name, int(D)), []).append((kernel, instance, int(blocks)))
     assert [blocks for _, _, blocks in held["T4", 4096]] == [7, 1]
     assert [blocks for _, _, blocks in held["H100, H200", 4096]] == [9, 4]
     assert held["T4", 16384][1][0] == "backward_looping"

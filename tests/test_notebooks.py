@@ -1,42 +1,27 @@
 """Hygiene of the notebooks, and of the tree around them: what strict nbval cannot see."""
 
-import ast
-import functools
 import importlib.util
 import re
 import subprocess
 import sys
 from pathlib import Path
 
-import nbformat
+import execute_notebooks as form
 import nbval.kernel
 import pytest
-from execute_notebooks import (
-    INDEX,
-    README_FIGURE,
-    all_notebooks,
-    last_figure,
-    lessons,
-    navigation,
-    pictures,
-    solutions,
-)
+import run_plans
+from answers import cells_of
 from minutes import size
-from run_plans import Row, cells_of, plans
+from run_plans import Row, plans
 
 ROOT = Path(__file__).resolve().parent.parent
-NOTEBOOKS = all_notebooks()
-LESSONS = lessons()
+NOTEBOOKS = form.all_notebooks()
+LESSONS = form.lessons()
 NOT_HERE = re.compile(r"/home/|/root/|/work/|/tmp/|/Users/|[A-Z]:\\\\|/usr/lib|site-packages")
 
 
-@functools.cache
-def read(path):
-    return nbformat.read(path, as_version=4)
-
-
 def code_cells(path):
-    return [cell for cell in read(path).cells if cell.cell_type == "code"]
+    return [cell for cell in cells_of(path) if cell.cell_type == "code"]
 
 
 each_notebook = pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.name)
@@ -53,10 +38,10 @@ def test_executed_in_order(path):
     """The rest of the form in which notebooks are stored is held by test_texts.py."""
     counts = [cell.execution_count for cell in code_cells(path)]
     assert counts == list(range(1, len(counts) + 1))
-    assert len({cell.id for cell in read(path).cells}) == len(read(path).cells)
+    assert len({cell.id for cell in cells_of(path)}) == len(cells_of(path))
     tags = {tag for cell in code_cells(path) for tag in cell.metadata.get("tags", [])}
     assert tags <= {"nbval-ignore-output", "fold"}
-    assert all(cell.source.strip() for cell in read(path).cells)
+    assert all(cell.source.strip() for cell in cells_of(path))
 
 
 @each_notebook
@@ -72,7 +57,7 @@ def test_outputs_are_clean(path):
 
 @each_notebook
 def test_sources_are_clean(path):
-    for cell in read(path).cells:
+    for cell in cells_of(path):
         assert not NOT_HERE.search(cell.source)
         assert not re.search(r"NBVAL|%%writefile|TODO|FIXME", cell.source)
         if cell.cell_type == "markdown":
@@ -111,23 +96,22 @@ def test_texts_have_no_dead_links(name):
 
 @each_lesson
 def test_links_lead_to_the_page_after_and_back(path):
-    linked = set(re.findall(r"\]\((.+?)\)", navigation(path)))
-    pages = [INDEX, *LESSONS]
-    k, solved = pages.index(path), solutions(path)
+    linked = set(re.findall(r"\]\((.+?)\)", form.navigation(path)))
+    pages = [form.INDEX, *LESSONS]
+    k, solved = pages.index(path), form.solutions(path)
     assert {page.name for page in pages[k - 1 : k + 2] if page != path} <= linked
     assert solved.exists() == bool(size(path).exercises)
     if solved.exists():
         assert f"solutions/{solved.name}" in linked
-        assert f"(../{path.name})" in navigation(solved)
+        assert f"(../{path.name})" in form.navigation(solved)
 
 
 @each_lesson
 def test_lesson_has_its_shape(path):
-    notebook = read(path)
-    text = "\n".join(cell.source for cell in notebook.cells if cell.cell_type == "markdown")
+    text = "\n".join(cell.source for cell in cells_of(path) if cell.cell_type == "markdown")
     assert text.startswith(f"# {path.name[:2]} · ")
     for part in ("What you'll do", "What you'll learn", "What you'll need"):
-        assert f"**{part}" in notebook.cells[0].source
+        assert f"**{part}" in cells_of(path)[0].source
     for heading in ("## Check yourself", "## In practice", "## Further reading"):
         assert heading in text
     if size(path).exercises and path != LESSONS[-1]:  # whose exercises are the lesson
@@ -150,7 +134,7 @@ def test_no_lesson_is_longer_than_a_class_hour():
 def test_figures_have_alt_text(path):
     """A lesson describes all of its figures; what is described is a figure."""
     described = [cell for cell in code_cells(path) if "alt" in cell.metadata]
-    assert described == [cell for cell in code_cells(path) if pictures(cell)]
+    assert described == [cell for cell in code_cells(path) if form.pictures(cell)]
     for cell in described:
         assert re.fullmatch(r"[A-Z].{40,500}\.", cell.metadata.alt), cell.metadata.alt
         assert "$" not in cell.metadata.alt and "\\" not in cell.metadata.alt  # it is read aloud
@@ -158,7 +142,7 @@ def test_figures_have_alt_text(path):
 
 @each_lesson
 def test_mistakes_in_display_maths(path):
-    for cell in read(path).cells:
+    for cell in cells_of(path):
         if cell.cell_type == "markdown":
             assert cell.source.count("$$") % 2 == 0
             assert cell.source.count("$") % 2 == 0
@@ -166,23 +150,16 @@ def test_mistakes_in_display_maths(path):
 
 
 def test_figure_of_the_readme_is_the_lessons():
-    notebook, figure = README_FIGURE
-    assert figure.read_bytes() == last_figure(read(notebook))
+    page, figure = form.README_FIGURE
+    assert figure.read_bytes() == form.last_figure(form.nbformat.read(page, as_version=4))
     assert f"({figure.relative_to(ROOT).as_posix()})" in (ROOT / "README.md").read_text("utf-8")
-
-
-def imports(source):
-    for node in ast.walk(ast.parse(source)):
-        if isinstance(node, ast.Import):
-            yield from (alias.name.split(".")[0] for alias in node.names)
-        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
-            yield node.module.split(".")[0]
 
 
 def test_no_framework_anywhere():
     sources = [path.read_text("utf-8") for path in ROOT.glob("lnlib/**/*.py")]
     sources += [cell.source for path in NOTEBOOKS for cell in code_cells(path)]
-    found = {name for source in sources for name in imports(source)}
+    imported = re.compile(r"^\s*(?:import|from)\s+(\w+)", re.M)
+    found = {name for source in sources for name in imported.findall(source)}
     assert "numpy" in found
     assert not found & {"torch", "tensorflow", "jax", "autograd", "keras", "mxnet", "theano"}
 
@@ -237,7 +214,7 @@ def undefined(plan):
     """Return the names that a plan's cells use before they are defined."""
     missing = []
     for path in dict.fromkeys(row.lesson for row in plan if row.cells):
-        cells = [cells_of(path)[n] for row in plan if row.lesson == path for n in row.run]
+        cells = [run_plans.cells_of(path)[n] for row in plan if row.lesson == path for n in row.run]
         source = "\n".join(cell.source for cell in cells)
         command = [sys.executable, "-m", "ruff", "check", "--isolated", "--select=F821", "-"]
         done = subprocess.run(command, input=source, capture_output=True, text=True)
@@ -250,7 +227,7 @@ def cells_in(path, part):
     numbers = [int(n) for n in re.findall(r"\d+", part)]
     wanted = range(numbers[0], numbers[-1] + 1) if numbers else ()
     inside, counts = False, set()
-    for cell in read(path).cells:
+    for cell in cells_of(path):
         if cell.cell_type == "code":
             counts |= {cell.execution_count} if inside else set()
         elif heading := re.match(r"## (?:(\d+)\. )?(\w+)", cell.source):

@@ -1,10 +1,12 @@
-"""README.md: what it shows is what happens, and what it installs is what there is."""
+"""README.md and the index: what they show is what happens, and what they install is there."""
 
 import re
 import tomllib
 
 import numpy as np
-from execute_notebooks import NOTEBOOKS, all_notebooks
+from answers import cells_of
+from draw_one_page import CODE
+from execute_notebooks import INDEX, NOTEBOOKS, all_notebooks, lessons
 from packaging.requirements import Requirement
 from refresh import ROOT
 
@@ -13,6 +15,8 @@ from lnlib.exercises import check
 
 README = (ROOT / "README.md").read_text("utf-8")
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
+INDEX_CELLS = cells_of(INDEX)
+INDEX_TEXT = "\n".join(c.source for c in INDEX_CELLS if c.cell_type == "markdown")
 EXTRAS = PROJECT["optional-dependencies"]
 
 
@@ -75,3 +79,33 @@ def test_the_book_has_every_page():
     pages = [p for pattern in patterns for p in NOTEBOOKS.glob(f"{pattern}.[im]*")]
     assert sorted(pages) == sorted([*all_notebooks(), NOTEBOOKS / "teaching.md"])
     assert re.search(r"sphinx-build -c (\S+) ", README)[1] == "notebooks/book"
+
+
+# ---- The index, the page that a link lands on ----
+
+
+def test_six_lines_are_the_posters():
+    first = next(cell.source for cell in INDEX_CELLS if cell.cell_type == "code")
+    lines = [re.sub(r"  # .*", "", line).strip() for line in first.splitlines()]
+    assert lines[2:8] == CODE.splitlines()
+    assert "import" not in first  # it can be copied as it is
+
+
+def test_formula_is_the_readmes():
+    formula = re.search(r"^dx = .*?\\bigr\)", README, flags=re.M)[0]
+    assert formula in INDEX_TEXT
+
+
+def test_it_has_a_door_to_each_lesson():
+    doors = re.findall(r"^\| \[(\d\d)\]\((.*?)\) \|", INDEX_TEXT, flags=re.M)
+    assert {path.name for path in lessons()} <= {name for _, name in doors}
+    assert all(name.startswith(number) for number, name in doors)
+
+
+def test_it_is_the_books_first_page():
+    assert "root: index\n" in (NOTEBOOKS / "book/toc.yml").read_text("utf-8")
+
+
+def test_code_can_be_read_on_a_phone():
+    lines = [line for c in INDEX_CELLS if c.cell_type == "code" for line in c.source.splitlines()]
+    assert max(map(len, lines)) <= 60

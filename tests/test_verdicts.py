@@ -4,35 +4,15 @@ import re
 from xml.etree import ElementTree
 
 import pytest
+from answers import named
 
 from lnlib.exercises import check
 
-
-def row_mean(x):
-    return x.mean(axis=0)
-
-
-def unwritten():
-    def row_mean(x): ...
-
-    return row_mean
-
-
-def right():
-    def row_mean(x):
-        return x.mean(axis=-1, keepdims=True)
-
-    return row_mean
-
-
-def raising(text):
-    def row_mean(x):
-        raise ValueError(text)
-
-    return row_mean
-
-
-ANSWERS = [row_mean, unwritten(), right(), raising("a < b & <script>&amp;'\""), lambda x: x]
+WRONG = named("row_mean", "return x.mean(axis=0)")
+ANSWERS = [
+    WRONG, named("row_mean", "..."), named("row_mean", "return x.mean(axis=-1, keepdims=True)"),
+    named("row_mean", "raise ValueError('a < b & <script>&amp;\\'\"')"), lambda x: x,
+]  # fmt: skip
 
 
 @pytest.mark.parametrize("answer", ANSWERS)
@@ -47,11 +27,11 @@ def test_html_says_what_the_text_says(answer):
 
 
 def test_the_call_to_run_again_is_code():
-    tree = ElementTree.fromstring(check(row_mean)._repr_html_())
+    tree = ElementTree.fromstring(check(WRONG)._repr_html_())
     names = {}
     source = tree.find(".//pre/code").text.splitlines()
     exec(source[0], names)
-    assert eval(source[1], names | {"row_mean": row_mean}).shape == (3, 5)
+    assert eval(source[1], names | {"row_mean": WRONG}).shape == (3, 5)
 
 
 def luminance(colour):
@@ -64,7 +44,7 @@ def luminance(colour):
 @pytest.mark.parametrize("status", ["right", "wrong", "not done yet", "not checked"])
 @pytest.mark.parametrize("page", ["#ffffff", "#111111"])  # JupyterLab's light and dark theme
 def test_edges_stand_out(status, page):
-    html = check(row_mean)._replace(status=status)._repr_html_()
+    html = check(WRONG)._replace(status=status)._repr_html_()
     edge, background = luminance(re.search("#[0-9a-f]{6}", html)[0]), luminance(page)
     assert (max(edge, background) + 0.05) / (min(edge, background) + 0.05) >= 3
     assert f": {status}</b>" in html  # never by colour alone

@@ -7,7 +7,7 @@ import re
 ENTRY = re.compile(r"((?:^ {4}\S.*? =>.*\n)+)((?:^ {8}\S.*\n)+)", re.M)
 
 
-def edits(table, also=None):
+def edits(table):
     """Read a table of mistakes.
 
     Parameters
@@ -17,9 +17,6 @@ def edits(table, also=None):
         replaced together. Then, behind two spaces and a #, or below and indented by 8, what is
         wrong, in words; a " stands for the words of the edit before. NUMBER in an edit and {} in
         its words stand for a positive number: the one that explains the results is found.
-    also : (old, new), optional
-        A change that is right and after which each edit is a mistake with other numbers: every
-        edit is made with it as well.
 
     Returns
     -------
@@ -34,12 +31,11 @@ def edits(table, also=None):
         pairs = (line.split(" =>", 1) for line in lines.splitlines())
         edit = tuple((old.strip(), new.strip()) for old, new in pairs)
         words = list(wrong)[-1] if words.strip() == '"' else " ".join(words.split())
-        ways = wrong.setdefault(words, [])
-        ways += [edit, (also, *edit)] if also else [edit]
+        wrong.setdefault(words, []).append(edit)
     return wrong
 
 
-def mistakes(table, also=None):
+def mistakes(table):
     """Give the decorated function an attribute `mistakes`: a list of (words, function).
 
     Parameters
@@ -47,12 +43,10 @@ def mistakes(table, also=None):
     table : str or list of (str, callable)
         Edits of the decorated function, see `edits`, or what is wrong, in words, and a function
         that does it wrong.
-    also : (old, new), optional
-        See `edits`.
     """
 
     def add(right):
-        wrong = functions_of(edits(table, also), right) if isinstance(table, str) else table
+        wrong = functions_of(edits(table), right) if isinstance(table, str) else table
         right.mistakes = wrong + getattr(right, "mistakes", [])
         return right
 

@@ -27,7 +27,7 @@ def time_limit(seconds):
 @contextlib.contextmanager
 def _alarm(seconds):
     def stop(*_):
-        raise TooLong
+        raise TooLong(f"it ran for {seconds:g} s")
 
     handler = signal.signal(signal.SIGALRM, stop)
     timer = signal.setitimer(signal.ITIMER_REAL, seconds)

@@ -28,6 +28,7 @@ from contextlib import suppress
 from pathlib import Path
 from subprocess import DEVNULL, Popen, TimeoutExpired
 
+from ..checker.guard import time_limit
 from . import check, load
 
 LIMITS = {"RLIMIT_DATA": 3 << 30, "RLIMIT_FSIZE": 256 << 20, "RLIMIT_CORE": 0}  # bytes
@@ -77,26 +78,25 @@ def run_one(seconds):
                 resource.setrlimit(getattr(resource, name), (most, most))
     out = os.fdopen(os.dup(1), "w")
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # what the notebook prints
-    _run(lambda *row: print(json.dumps(row), file=out, flush=True), seconds)
+    for row in _rows(seconds):
+        print(json.dumps(row), file=out, flush=True)
     os._exit(0)  # whatever threads the notebook has left
 
 
-def _run(say, seconds):
+def _rows(seconds):
     try:
         notebook = json.load(sys.stdin.buffer)
         cells = [(cell["cell_type"], "".join(cell["source"])) for cell in notebook["cells"]]
         about = notebook["metadata"]
         about = about.get("language_info") or about.get("kernelspec") or {"name": "python"}
-        language = about.get("language", about["name"])
-        found = exercises_in(cells)
+        language, found = about.get("language", about["name"]), exercises_in(cells)
     except Exception as error:
-        return say("", "", "not checked", f"It is no notebook: {type(error).__name__}: {error}")
-    if not language.startswith("python"):
-        return say("", "", "not checked", f"Its language is {language}.")
-    if not found:
-        return say("", "", "not checked", "No exercise is in it.")
-    for name, number in found.items():
-        say(name, number, "not checked", "")
+        language, found = "", {"": f"It is no notebook: {type(error).__name__}: {error}"}
+    if not found or not language.startswith("python"):
+        why = f"Its language is {language}." if found else "No exercise is in it."
+        yield "", "", "not checked", found.get("", why)
+        return
+    yield from ((name, number, "not checked", "") for name, number in found.items())
 
     from IPython.core.interactiveshell import InteractiveShell  # here, for the table needs none
 
@@ -111,27 +111,17 @@ def _run(say, seconds):
     for names, before in kept:  # the notebook may have changed check, or numpy
         names.update(before)
     for name, number in found.items():
-        say(name, number, *_verdict(name, shell.user_ns, errors.get(name)))
+        yield name, number, *_verdict(name, shell.user_ns, errors.get(name))
 
 
 def _error_of(shell, source, seconds):
     """Run a cell; return its error, or None."""
-
-    def stop(*_):
-        raise TimeoutError(f"it ran for {seconds:g} s")
-
-    alarms = hasattr(signal, "setitimer")
     try:
-        if alarms:
-            signal.signal(signal.SIGALRM, stop)
-            signal.setitimer(signal.ITIMER_REAL, seconds)
-        result = shell.run_cell(source, silent=True)
+        with time_limit(seconds):
+            result = shell.run_cell(source, silent=True)
         return result.error_before_exec or result.error_in_exec
     except BaseException as error:
         return error
-    finally:
-        if alarms:
-            signal.setitimer(signal.ITIMER_REAL, 0)
 
 
 def _verdict(name, names, error):
@@ -164,19 +154,19 @@ def grade(path, seconds):
     list of (str, str, str, str)
         Number, function, verdict, remark; at least one.
     """
-    if path.is_symlink() or not path.is_file():
-        return [("", "", "not checked", "It is a link, or no file.")]
+    rows = {}
     try:
+        if path.is_symlink():
+            raise OSError("it is a link")
         with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
             why, lines = _said_by_process(path, seconds, folder)
     except (OSError, RecursionError) as error:  # RecursionError: it has left very deep folders
-        return [("", "", "not checked", f"{type(error).__name__}: {error}")]
-    rows = {}
+        why, lines = f"{type(error).__name__}: {error}", []
     for line in lines:
         with suppress(ValueError, TypeError, RecursionError):  # the notebook may write here, too
             name, number, status, remark = map(in_one_line, json.loads(line))
             rows[name] = number, name, status, remark or why * (status == "not checked")
-    return [*rows.values()] or [("", "", "not checked", why)]
+    return [*rows.values()] or [("", "", "not checked", in_one_line(why))]
 
 
 def _said_by_process(path, seconds, folder):

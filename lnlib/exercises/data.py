@@ -113,20 +113,17 @@ OF_BOTH_LAYERS = edits("""
     (dy * x_hat).sum( => (dy * x_hat * rstd).sum(  # rstd is in it; x_hat is divided by std already.
     (dy * x_hat).sum(axis=rows) => (g * x_hat).sum(axis=rows) / gamma
         multiplied by gamma and divided by it again: that is NaN where gamma is 0. Sum dy * x_hat.
-""")  # of LayerNorm and of RMSNorm
-SLIPS = (
-    axes_of(_backward)
-    | edits("""
-    .mean( => .sum(  # sums where the two means along the row belong.
-    mean_g = g.mean( => mean_g = g.sum(  # the first mean is a sum.
-    rstd * (g - mean_g => (rstd * g - mean_g  # rstd multiplies the first term only, not all three.
-    .sum(axis=rows) =>  # not summed: every row uses the same gamma and beta, so the rows add up.
+    .mean( => .sum(  # a sum where a mean along the row belongs: not divided by D.
+    .sum(axis=rows) =>  # not summed: every row uses the same parameters, so the rows add up.
     (dy * x_hat).sum( => (g * x_hat).sum(
     dy.sum( => g.sum(  # summed from g = gamma * dy; gamma and beta come after x_hat, so sum dy.
     (dy * x_hat).sum( => (dy * x_hat).mean(  # the mean over the rows, where they are added up.
+""")  # of LayerNorm and of RMSNorm
+OF_LAYERNORM = edits("""
+    mean_g = g.mean( => mean_g = g.sum(  # the first mean is a sum.
+    rstd * (g - mean_g => (rstd * g - mean_g  # rstd multiplies the first term only, not all three.
 """)
-    | OF_BOTH_LAYERS
-)
+SLIPS = axes_of(_backward) | OF_LAYERNORM | OF_BOTH_LAYERS
 NO_MEAN = "g - mean_g - x_hat", "g - x_hat"  # what makes LayerNorm's dx that of RMSNorm
 OF_RMSNORM = {words: [(*way, NO_MEAN) for way in ways] for words, ways in OF_BOTH_LAYERS.items()}
 
@@ -158,11 +155,6 @@ def museum(as_cache, outputs=slice(None)):
     return [(words, mistake(backward)) for words, backward in wrong]
 
 
-def sums_over(divisor):
-    """Return both sums along a row, over the divisor, as terms."""
-    return f"; sum(g) / {divisor}; x_hat * sum(g * x_hat) / {divisor}"
-
-
 DX_TERMS = Terms(  # of which dx, right or wrong, is usually a sum
     "rstd; 1; rstd**2; 1 / rstd; gamma * rstd",
     "g; mean(g); x_hat * mean(g * x_hat); mean(g * x_hat); x_hat * mean(g); dy; mean(dy);"
@@ -179,6 +171,7 @@ OVER_ROWS = (
 ).split(";")
 ROWS_TERMS = DX_TERMS._replace(  # the same where there are several rows, which may be mixed
     terms=DX_TERMS.terms
-    + sums_over("dy.size")
+    + "; sum(g) / dy.size; x_hat * sum(g * x_hat) / dy.size"
+    + "; sum(g) / len(dy); x_hat * sum(g * x_hat) / len(dy)"
     + "".join(f"; g.{way.strip()}; x_hat * (g * x_hat).{way.strip()}" for way in OVER_ROWS)
 )

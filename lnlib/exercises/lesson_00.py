@@ -26,7 +26,7 @@ def shift_backward(dy):
     return dy.sum(axis=(0, 1))  # (D,)
 
 
-@exercise("dx", lambda: {"D = 5": (layer(3, 2, 3, 1).dy, 5), "D = 7": (layer(4, 4, 2, 1).dy, 7)})
+@exercise("dx", {"D = 5": (layer(3, 2, 3, 1).dy, 5), "D = 7": (layer(4, 4, 2, 1).dy, 7)})
 @mistakes("""
     / D =>  # the 1/D of the mean is missing.
     np.repeat(dm, D, axis=-1) => np.repeat(dm, D)

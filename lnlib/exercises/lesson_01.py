@@ -60,13 +60,12 @@ LENGTH_TERMS = Terms(
 )
 
 
-@exercise(
-    "dx",
-    lambda: {
-        k: (a.dy, a.x * np.linspace(0.5, 2, a.x.shape[-1])) for k, a in layers(2, 3, 5).items()
-    },
-    terms=LENGTH_TERMS,
-)
+def _rows_of_many_lengths():
+    for label, a in layers(2, 3, 5).items():
+        yield label, (a.dy, a.x * np.linspace(0.5, 2, a.x.shape[-1]))
+
+
+@exercise("dx", _rows_of_many_lengths, terms=LENGTH_TERMS)
 @mistakes("""
     np.sum(x => np.mean(x  # the root of the sum of squares is the length, not that of the mean.
     np.sum => np.mean  # this is right for x / root mean square; the length has a sum, not a mean.

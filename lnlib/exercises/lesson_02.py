@@ -80,9 +80,7 @@ def backward_by_hand(dy, x_hat, rstd, gamma):
 FROM_Y_TERMS = ROWS_TERMS._replace(names=ROWS_TERMS.names | {"x_hat": "(y - beta) / gamma"})
 
 
-@exercise("dx dgamma dbeta", of_layers("dy y rstd gamma beta", 2, 3, 5), terms=FROM_Y_TERMS)
-@mistakes(
-    """
+FROM_Y = """
     (y - beta) / gamma => y  # y is taken for x_hat.
     (y - beta) => y  # x_hat is y / gamma here: beta is not subtracted.
     (y - beta) / gamma => y - beta  # x_hat is y - beta here: gamma is still in it.
@@ -90,18 +88,23 @@ FROM_Y_TERMS = ROWS_TERMS._replace(names=ROWS_TERMS.names | {"x_hat": "(y - beta
     (y - beta) / gamma => y / gamma - beta  # beta was added last, so take it off first.
     y - beta => y + beta  # x_hat is (y + beta) / gamma here: the sign of beta.
     / gamma => * gamma  # x_hat is (y - beta) * gamma here: divide by gamma.
-""",
-    also=("backward_by_hand(dy, x_hat, rstd, gamma)", "_by_lnlib(dy, x_hat, rstd, gamma)"),
-)
+"""
+
+
+@mistakes(FROM_Y)
+def _by_lnlib(dy, y, rstd, gamma, beta):
+    """Return the same by a backward pass that makes other numbers of a wrong x_hat."""
+    return layer_norm_backward(dy, LayerNormCache((y - beta) / gamma, rstd, gamma))
+
+
+@exercise("dx dgamma dbeta", of_layers("dy y rstd gamma beta", 2, 3, 5), terms=FROM_Y_TERMS)
+@mistakes(_by_lnlib.mistakes)
+@mistakes(FROM_Y)
 @mistakes(museum(lambda y, rstd, gamma, beta: LayerNormCache((y - beta) / gamma, rstd, gamma)))
 def backward_from_y(dy, y, rstd, gamma, beta):
     """Return dx (B, T, D), dgamma (D,) and dbeta (D,)."""
     x_hat = (y - beta) / gamma  # (B, T, D)
     return backward_by_hand(dy, x_hat, rstd, gamma)
-
-
-def _by_lnlib(dy, x_hat, rstd, gamma):
-    return layer_norm_backward(dy, LayerNormCache(x_hat, rstd, gamma))
 
 
 PRENORM_TERMS = Terms(

@@ -73,15 +73,14 @@ def _curved(seed, *shape, centre=0.0):
     return f, centre + x
 
 
-def _central_inputs():
-    return {
-        "a vector": (*_curved(32, 7), 1e-3),
-        "an array of shape (2, 3, 5)": (*_curved(34, 2, 3, 5), 1e-3),
-        "x near 1e8, where the step taken is not 2h": (*_curved(35, 3, 4, centre=1e8), 1e-6),
-    }
+CURVED = {
+    "a vector": (*_curved(32, 7), 1e-3),
+    "an array of shape (2, 3, 5)": (*_curved(34, 2, 3, 5), 1e-3),
+    "x near 1e8, where the step taken is not 2h": (*_curved(35, 3, 4, centre=1e8), 1e-6),
+}
 
 
-@exercise("gradient", _central_inputs)
+@exercise("gradient", CURVED)
 @mistakes("""
     f(minus)) / (plus[index] - minus[index]) => f(x)) / h  # forward, where a central one is asked.
     f(minus)) / (plus[index] - minus[index]) => f(x)) / (plus[index] - x[index])
@@ -119,15 +118,14 @@ def _probe(seed, *shape, spread=1.0, eps=1e-5, value=-60):
     return f, spread * x
 
 
-def _complex_inputs():
-    return {
-        "one row": _probe(36, 7),
-        "an array of shape (2, 3, 5)": _probe(37, 2, 3, 5, value=60),
-        "rows with a spread of 1e-12": _probe(38, 2, 4, spread=1e-12, eps=1e-26),  # h is less
-    }
+PROBES = {
+    "one row": _probe(36, 7),
+    "an array of shape (2, 3, 5)": _probe(37, 2, 3, 5, value=60),
+    "rows with a spread of 1e-12": _probe(38, 2, 4, spread=1e-12, eps=1e-26),  # h is less
+}
 
 
-@exercise("gradient", _complex_inputs, rtol=1e-13)
+@exercise("gradient", PROBES, rtol=1e-13)
 @mistakes("""
     .imag => .real  # the value of f is the real part; the imaginary one has the derivative.
     f(moved).imag => abs(f(moved))  # abs mixes the value of f in; take the imaginary part alone.

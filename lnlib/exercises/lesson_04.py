@@ -7,13 +7,11 @@ from ..variance import welford
 from .data import far_rows, float32_rows
 from .registry import exercise
 
-
-def _offsets():
-    return {
-        "ordinary rows": (float32_rows(41, 2, 3, 5),),
-        "rows with an offset of 1e7 and a spread of 4": (far_rows(43, 1e7, 1),),
-        "float64 rows with an offset of 1e15": (far_rows(44, 9e14, 1 / 8, np.float64, spread=0.5),),
-    }
+OFFSETS = {
+    "ordinary rows": (float32_rows(41, 2, 3, 5),),
+    "rows with an offset of 1e7 and a spread of 4": (far_rows(43, 1e7, 1),),
+    "float64 rows with an offset of 1e15": (far_rows(44, 9e14, 1 / 8, np.float64, spread=0.5),),
+}
 
 
 def _one_pass(function):
@@ -35,7 +33,7 @@ def _variance_in_float64(x):
     return shifted_variance(x.astype(np.float64)).astype(x.dtype)
 
 
-@exercise("variance", _offsets, rtol=1e-4, judge=_one_pass, expected=_variance_in_float64)
+@exercise("variance", OFFSETS, rtol=1e-4, judge=_one_pass, expected=_variance_in_float64)
 @mistakes("""
     x - x[..., :1] => x  # nothing is shifted: the naive formula; at an offset all digits cancel.
     return np => return np.var(x, axis=-1); np  # two-pass: at an offset the mean's rounding shows.

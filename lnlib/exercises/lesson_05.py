@@ -36,18 +36,17 @@ def _is_compensated(function):
         )
 
 
-def _sum_inputs():
-    return {
-        "a few rows": (float32_rows(49, 6, 4),),
-        "small rows among large ones": (_among_large_rows(),),
-    }
+SUM_CASES = {
+    "a few rows": (float32_rows(49, 6, 4),),
+    "small rows among large ones": (_among_large_rows(),),
+}
 
 
 def _sum_in_float64(values):
     return values.sum(axis=0, dtype=np.float64).astype(values.dtype)
 
 
-@exercise("total", _sum_inputs, rtol=5e-7, judge=_is_compensated, expected=_sum_in_float64)
+@exercise("total", SUM_CASES, rtol=5e-7, judge=_is_compensated, expected=_sum_in_float64)
 @mistakes("""
     row - excess => row  # a running sum: the overshoot is 0, or is not taken off the next row.
     row - excess => row + excess  # the overshoot has the wrong sign: what was lost is lost twice.

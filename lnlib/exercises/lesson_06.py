@@ -12,7 +12,7 @@ COST_CASES = {
 COST_TERMS = Terms("1", "N * D; N * D * itemsize; N; N * itemsize; N * D * 4")
 
 
-@exercise("flops nbytes", lambda: COST_CASES, terms=COST_TERMS)
+@exercise("flops nbytes", COST_CASES, terms=COST_TERMS)
 @mistakes("""
     flops * N => 9 * N  # 2 too many. mean * mean is one number per row, for instance.
     flops * N => 6 * N  # 1 is missing. Did you count the product x * x, and the sums of both means?
@@ -34,15 +34,15 @@ PASSES, BYTES = np.array([[4.1e9, 0.0, 6.3e8, 2.9e10], [2.3e8, 7.7e8, 9.1e8, 4.4
 BANDWIDTHS, PEAKS = np.array([[2.1e10, 3.35e12, 4.8e12], [1.7e9, 6.0e13, 6.7e12]])
 
 
-@exercise(
-    "seconds busy",
-    lambda: {
-        "one layer": (3.7e8, 5.2e8, 2.1e10, 9.5e10),
-        "a matrix product": (2.15e9, 1.26e7, 2.1e10, 9.5e10),
-        "an array of passes, one of them a copy": (PASSES, BYTES, 3.3e11, 1.9e13),
-        "an array of machines": (6.1e9, 1.7e9, BANDWIDTHS, PEAKS),
-    },
-)
+TIME_CASES = {
+    "one layer": (3.7e8, 5.2e8, 2.1e10, 9.5e10),
+    "a matrix product": (2.15e9, 1.26e7, 2.1e10, 9.5e10),
+    "an array of passes, one of them a copy": (PASSES, BYTES, 3.3e11, 1.9e13),
+    "an array of machines": (6.1e9, 1.7e9, BANDWIDTHS, PEAKS),
+}
+
+
+@exercise("seconds busy", TIME_CASES)
 @mistakes("""
     seconds = => seconds = for_memory + for_arithmetic;  # the sum; but both work at the same time.
     np.maximum => np.minimum  # the shorter of the two times; the longer one decides.
@@ -65,15 +65,15 @@ def seconds_at_least(flops, nbytes, bandwidth, arithmetic):
     return seconds, for_arithmetic / seconds
 
 
-@exercise(
-    "with_x_hat with_rows",
-    lambda: {
-        "many tokens": (64 * 4 * 12_347, 64, 96, 4),
-        "float64": (5 * 8 * 25_309, 5, 97, 8),
-        "few tokens": (5 * 4 * 1795, 5, 512, 4),
-        "one layer": (2 * 4996, 1, 300, 2),
-    },
-)
+MEMORY_CASES = {
+    "many tokens": (64 * 4 * 12_347, 64, 96, 4),
+    "float64": (5 * 8 * 25_309, 5, 97, 8),
+    "few tokens": (5 * 4 * 1795, 5, 512, 4),
+    "one layer": (2 * 4996, 1, 300, 2),
+}
+
+
+@exercise("with_x_hat with_rows", MEMORY_CASES)
 @mistakes("""
     ) - D => )  # gamma is missing: each layer keeps D numbers that do not depend on the tokens.
     ) - D => ) - D // layers  # gamma is taken off once; each layer keeps its own.

@@ -25,7 +25,7 @@ def _strip_cases():
         yield f"{N} rows in strips of {rows}", (a.dy, *a.cache, rows)
 
 
-@exercise("dx dgamma dbeta", lambda: dict(_strip_cases()), judge=_strips_are_used)
+@exercise("dx dgamma dbeta", _strip_cases, judge=_strips_are_used)
 @mistakes("""
     len(dy), rows) => len(dy) - rows + 1, rows)  # the last strip is missing where it is shorter.
     len(dy), rows) => rows, rows)  # the first strip only. Is return inside the loop?

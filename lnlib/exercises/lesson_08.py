@@ -12,18 +12,16 @@ from .data import layer
 from .kernels import code_of, launch, source_of
 from .registry import exercise
 
+THREAD_CASES = {
+    "thread 25 of 64": (25, 64, 4, 1000),
+    "thread 57 of 64, which has the last vector": (57, 64, 4, 1000),
+    "thread 58 of 64, the first with nothing in the last round": (58, 64, 4, 1000),
+    "vectors of 1": (0, 32, 1, 77),
+    "a thread past the end of the row": (11, 32, 4, 40),
+}
 
-@exercise(
-    "columns",
-    lambda: {
-        "thread 25 of 64": (25, 64, 4, 1000),
-        "thread 57 of 64, which has the last vector": (57, 64, 4, 1000),
-        "thread 58 of 64, the first with nothing in the last round": (58, 64, 4, 1000),
-        "vectors of 1": (0, 32, 1, 77),
-        "a thread past the end of the row": (11, 32, 4, 40),
-    },
-    rtol=0,
-)
+
+@exercise("columns", THREAD_CASES, rtol=0)
 @mistakes("""
     vectors = => n = -(-D // width // threads); vectors =
     thread, D // width, threads => thread * n, min(D // width, thread * n + n)
@@ -94,7 +92,7 @@ def _lanes(values, *steps, partner=np.bitwise_xor, send_first=False):
     return total
 
 
-@exercise("y", lambda: {"five rows of 32": ()}, rtol=1e-4, prepare=_run_normalise, judge=_far_rows)
+@exercise("y", {"five rows of 32": ()}, rtol=1e-4, prepare=_run_normalise, judge=_far_rows)
 @mistakes("""
     / 32 => * (1 // 32)  # all sums are 0 times 1 / 32, which is 0 in C: both are whole numbers.
     x - _lanes(x, 1, 2, 4, 8, 16) / 32 => x  # the mean is 0, as 1 / 32 is in C: whole numbers.
@@ -148,7 +146,7 @@ BARRIER_IN_AN_IF = r"if\s*\([^()]*threadIdx[^()]*\)\s*(\{[^{}]*)?__syncthreads"
 SKIPPED = {"": "A barrier stands inside an if: the threads that skip it do not arrive"}
 SECOND_SUM = STUCK | {
     "": "One sum alone is right. But when a second one follows, a fast thread fills its slot again "
-    "before a slow one has read the first result",
+    "before a slow one has read the first result"
 }
 
 
@@ -193,13 +191,7 @@ def _slots(values, first, last):
     return slots
 
 
-@exercise(
-    "total squares",
-    lambda: {"rows of 128": ()},
-    rtol=1e-4,
-    prepare=_run_sums,
-    judge=_other_threads,
-)
+@exercise("total squares", {"rows of 128": ()}, rtol=1e-4, prepare=_run_sums, judge=_other_threads)
 @mistakes("""
     [:, :1] + 0 * total =>
     [:, :1] + 0 * squares =>  # each thread gets its own slot; the sum is in slots[0].
@@ -278,13 +270,11 @@ def _still_wrong(function):
     return Score("16 bytes per element, in three orders of the threads; and with vectors of 1.")
 
 
-@exercise(
-    "s y",
-    lambda: {"five rows of 1000": ()},
-    rtol=1e-5,
-    prepare=lambda function: lambda: _launch_residual(function),
-    judge=_still_wrong,
-)
+def _run_residual(function):
+    return lambda: _launch_residual(function)
+
+
+@exercise("s y", {"five rows of 1000": ()}, rtol=1e-5, prepare=_run_residual, judge=_still_wrong)
 @mistakes("""
     return s => return np.nan * s
         only NaN: nobody writes it, or what += adds to, and registers, never got a value.

@@ -4,7 +4,7 @@ import numpy as np
 
 from ..checker import Terms, edited, mistakes
 from ..gradcheck import gradcheck
-from .data import DX_TERMS, layer, layers, of_rmsnorm, sums_over, zero_at_1
+from .data import ROWS_TERMS, layer, layers, of_rmsnorm, zero_at_1
 from .registry import exercise
 from .watch import blocks_are_used, units_off
 
@@ -73,7 +73,7 @@ def _with_cache(names, *shape):
             values = {"dy": a.dy, "x_hat": x_hat, "rstd": rstd, "gamma": gamma}
             yield label, tuple(values[name] for name in names.split())
 
-    return lambda: dict(cases())
+    return cases
 
 
 @exercise("jacobian", _with_cache("x_hat rstd", 5), terms=RMS_JACOBIAN_TERMS)
@@ -88,35 +88,19 @@ def rms_jacobian(x_hat, rstd):
     return rstd * (np.eye(D) - np.outer(x_hat, x_hat) / D)
 
 
-RMS_TERMS = DX_TERMS._replace(
-    terms=DX_TERMS.terms
-    + sums_over("dy.size")
-    + sums_over("len(dy)")
-    + "; x_hat * (g * x_hat).mean(axis=0); x_hat * (g * x_hat).mean()"
-)
-
-
-@exercise("dx dgamma", _with_cache("dy x_hat rstd gamma", 2, 3, 5), terms=RMS_TERMS)
+@exercise("dx dgamma", _with_cache("dy x_hat rstd gamma", 2, 3, 5), terms=ROWS_TERMS)
 @mistakes("""
     (g - => (g - g.mean(axis=-1, keepdims=True) -  # LayerNorm's mean term; this layer has no mean.
     - x_hat * along =>  # only the straight route is there: rstd depends on every x too.
     g = gamma * dy => g = dy
     dx = rstd => dx = gamma * rstd  # gamma stands in front of the mean; it belongs inside.
     g = gamma * dy => g = dy  # gamma is missing.
-    np.mean => np.sum  # a sum where the mean of g * x_hat belongs: not divided by D.
     along) => along / dy.shape[-1] / rstd)  # divided by D twice, and a power of rstd is missing.
     rstd * (g - x_hat * along) => (g - x_hat * along) / (np.sqrt(1 / rstd**2 - 1e-5) + 1e-5)
         it holds for eps outside the root.
     axis=-1, keepdims=True => axis=tuple(range(dy.ndim - 1))
-        it goes over axes 0 and 1 and mixes rows; a row is axis=-1.
-    .sum(axis=tuple(range(dy.ndim - 1))) =>  # not summed: the rows share gamma; add them up.
+        it goes over the rows' axes and mixes rows; a row is axis=-1.
     (dy * x_hat).sum => dy.sum  # x_hat is missing: gamma multiplies it.
-    (dy * x_hat).sum => (g * x_hat).sum  # gamma is in it: the derivative by gamma is x_hat.
-    .sum( => .mean(  # averaged over the rows, where they are added up.
-    axis=tuple(range(dy.ndim - 1)) => axis=-1  # a sum along each row; add up the rows.
-    axis=tuple(range(dy.ndim - 1)) => axis=0  # it goes over axis 0 alone: add up all rows.
-    axis=tuple(range(dy.ndim - 1)) => axis=1  # it goes over axis 1 alone: add up all rows.
-    axis=tuple(range(dy.ndim - 1)) => axis=None  # one number; gamma has D entries: add up the rows.
 """)
 @mistakes(of_rmsnorm())
 def rms_backward(dy, x_hat, rstd, gamma):
@@ -152,7 +136,7 @@ PAIRS = {  # forward, backward
     "1 + gamma forward, gamma backward": (_gemma_forward, rms_backward),
     "eps outside the root": (rms_forward, _wrong("it holds for")),
     "dgamma not summed": (rms_forward, _wrong("not summed")),
-    "dgamma averaged over the rows": (rms_forward, _wrong("averaged")),
+    "dgamma averaged over the rows": (rms_forward, _wrong("the mean over")),
     "the last row of dx one percent too large": (rms_forward, _last_row),
     "one NaN in dx": (rms_forward, _one_nan),
 }
@@ -225,7 +209,7 @@ def _rms_in_float64(x, gamma, eps):
     return y.astype(x.dtype), rstd.astype(x.dtype)
 
 
-@exercise("y rstd", lambda: dict(_range_cases()), rtol=3e-6, judge=_stays_in_dtype)
+@exercise("y rstd", _range_cases, rtol=3e-6, judge=_stays_in_dtype)
 @mistakes("""
     small = x / s => s = one; small = x  # nothing is scaled yet: squares overflow, and vanish.
     max(axis=-1, => max(  # one scale for all rows. The small ones vanish: each row needs its own.
@@ -265,7 +249,7 @@ def _block_cases():
         yield f"{N} rows in blocks of {rows}", (a.x, a.gamma, eps, rows)
 
 
-@exercise("y rstd", lambda: dict(_block_cases()), judge=_blocks_are_used)
+@exercise("y rstd", _block_cases, judge=_blocks_are_used)
 @mistakes("""
     len(x), rows) => len(x) - rows + 1, rows)  # the last, shorter block of rows is missing.
     range(0, len(x), rows) => [0]  # only the first block is there.

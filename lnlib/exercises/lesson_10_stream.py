@@ -86,7 +86,7 @@ MISTAKES = edits("""
 
 @exercise(
     "y z dx dr dgamma",
-    lambda: dict(_cases()),
+    _cases,
     prepare=lambda function: lambda *arguments: _run_pair(function, *arguments),
     judge=_weigh,
     expected=lambda *arguments: _run_pair(add_rms_norm, *arguments),

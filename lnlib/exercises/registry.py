@@ -9,22 +9,27 @@ from ..checker import Exercise, Verdict, edits, functions_of, verdict_on
 from ..checker.edits import source_of_function
 
 EXERCISES = {}  # name of the function -> Exercise; `load` fills it
-AXES = edits("""
+ROWS = "axis=(0, 1)", "axis=tuple(range(dy.ndim - 1))"
+OF_A_ROW = """
     axis=-1 => axis=0  # it goes over axis 0 and mixes rows; a row lies along axis=-1.
     axis=-1 => axis=1  # it goes over axis 1 and mixes the T rows; a row lies along axis=-1.
     axis=-1 => axis=(0, 1)  # it goes over axes 0 and 1 and mixes rows; a row is axis=-1.
     axis=-1 => axis=None  # it goes over the whole array; each row (axis=-1) has its own.
-    axis=(0, 1) => axis=0  # it goes over axis 0 alone; the rows have two axes, 0 and 1.
-    axis=(0, 1) => axis=1  # it goes over axis 1 alone; the rows have two axes, 0 and 1.
-    axis=(0, 1) => axis=-1  # it goes along each row (axis=-1); the rows have axes 0 and 1.
-    axis=(0, 1) => axis=None  # it goes over the whole array; the rows have axes 0 and 1.
-""")  # mistakes that are made wherever an axis is given
+"""
+OF_ALL_ROWS = """
+    ROWS => axis=0  # it goes over axis 0 alone; all axes but the last are those of the rows.
+    ROWS => axis=1  # it goes over axis 1 alone; all axes but the last are those of the rows.
+    ROWS => axis=-1  # it goes along each row (axis=-1); add up the rows, over all other axes.
+    ROWS => axis=None  # it goes over the whole array; the last axis is that of the parameters.
+"""
+AXES = edits(OF_A_ROW + OF_ALL_ROWS)  # mistakes that are made wherever an axis is given
 
 
 def axes_of(right):
     """Return {what is wrong: edits} for the axes that stand in the source of right."""
     source = source_of_function(right)
-    return {words: ways for words, ways in AXES.items() if ways[0][0][0] in source}
+    tables = [OF_ALL_ROWS.replace("ROWS", rows) for rows in ROWS if rows in source]
+    return edits("".join([OF_A_ROW * ("axis=-1" in source), *tables]))
 
 
 def exercise(outputs, cases, **options):
@@ -34,15 +39,20 @@ def exercise(outputs, cases, **options):
     ----------
     outputs : str
         The names of what it returns, separated by spaces.
-    cases, **options
+    cases : dict of str to tuple, or callable
+        What is special about the input -> the arguments; or () -> such a dict, or its items.
+    **options
         See `lnlib.checker.Exercise`.
     """
+
+    def as_dict():
+        return dict(cases() if callable(cases) else copy.deepcopy(cases))
 
     def register(right):
         rtol = options.get("rtol", True)
         axes = functions_of(axes_of(right), right) if rtol else []  # True shows no axis
         known = right.mistakes + axes
-        EXERCISES[right.__name__] = Exercise(right, outputs.split(), cases, known, **options)
+        EXERCISES[right.__name__] = Exercise(right, outputs.split(), as_dict, known, **options)
         return right
 
     return register

@@ -51,18 +51,11 @@ def size(path):
 
 
 def main():
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("pages", nargs="*", type=Path, metavar="page")
-    pages = parser.parse_args().pages or lessons()
-    print(f"{'':28} words  code cells  Predicts  minutes  with exercises")
-    for path in pages:
+    for path in parser.parse_args().pages or lessons():
         page = size(path)
-        print(
-            f"{path.stem:28} {page.words:5} {page.cells:11} {page.predicts:9} {page.reading:8} "
-            f"{page.reading + page.exercises:15}"
-        )
+        print(f"{path.stem:28} {page.reading} minutes, and {page.exercises} of exercises: {page}")
 
 
 if __name__ == "__main__":

@@ -6,10 +6,9 @@ learned or frozen, over rates and seeds; and "museum", the network with LayerNor
 backward pass of lnlib.bugs, over fewer rates. Lesson 02 shows the functions from LayerNorm to
 train, word for word, draws both experiments from the file, and trains a sample of them again.
 
-With --sample nothing is written: one run of each kind is repeated and compared with the file. With
---noise nothing is written: runs are repeated with initial weights that differ in the last bit, and
-the largest changes are printed. Training enlarges such differences, so this says which numbers of
-the file another machine can repeat.
+With --noise nothing is written: runs are repeated with initial weights that differ in the last bit,
+and the largest changes are printed. Training enlarges such differences, so this says which numbers
+of the file another machine can repeat.
 """
 
 import argparse
@@ -214,21 +213,12 @@ def noise(setting, rate, last_bit=2.0**-52):
 
 
 def main():
-    how = argparse.RawDescriptionHelpFormatter
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=how)
-    what = parser.add_mutually_exclusive_group()
-    what.add_argument("--sample", action="store_true", help="repeat one run of each kind")
-    what.add_argument("--noise", action="store_true", help="change the last bit of the weights")
-    chosen = parser.parse_args()
-    if not (chosen.sample or chosen.noise):
-        RECORD.parent.mkdir(exist_ok=True)
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--noise", action="store_true", help="change the last bit of the weights")
+    if not parser.parse_args().noise:
         RECORD.write_text(written(record(str(date.today()))), "utf-8")
         return
     stored = json.loads(RECORD.read_text("utf-8"))
-    if chosen.sample:
-        for name, off in sample(stored).items():
-            print(f"{name:26} last loss off by {off:.0e} of itself")
-        return
     found = stored["factors"]["runs"] | stored["museum"]["runs"]
     for name, setting in (FACTORS | MUSEUM).items():
         for rate in (0.03, 0.1, 0.3) if "loss" in found[name] else ():

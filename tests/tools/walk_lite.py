@@ -1,10 +1,9 @@
 """Walk through the course in a browser: run every cell of its pages there, compare the outputs.
 
-    python notebooks/lite/build.py && python tests/tools/walk_lite.py _build/html/lite [page ...]
-
-It needs Chromium and the package playwright, which drives it. Prints what each page loads and how
-long it takes, and each cell whose output is not the stored one. Fails if a cell raises an error, or
-differs without being named in DIFFERENT below.
+First build the site with notebooks/lite/build.py, in _build/html/lite. This needs Chromium and the
+package playwright, which drives it. Prints what each page loads and how long it takes, and each
+cell whose output is not the stored one. Fails if a cell raises an error, or differs without being
+named in DIFFERENT below.
 """
 
 import argparse
@@ -97,21 +96,17 @@ def differences(page, stored, run):
     cells = [c for c in stored["cells"] if c["cell_type"] == "code"]
     there = [c for c in run["cells"] if c["cell_type"] == "code"]
     for number, (before, after) in enumerate(zip(cells, there, strict=True), start=1):
-        source, failed = "".join(before["source"]), None
-        for output in after.get("outputs", []):
-            if output["output_type"] == "error":
-                failed = f"{output['ename']}: {output['evalue']}"
+        source, outputs = "".join(before["source"]), after.get("outputs", [])
+        failed = next((o["evalue"] for o in outputs if o["output_type"] == "error"), None)
         ignored = "nbval-ignore-output" in before["metadata"].get("tags", [])
         same = ignored or text_of(before) == text_of(after) or re.search(allowed, source)
-        if failed or not same:
+        if failed is not None or not same:
             yield number, source, text_of(before), failed or text_of(after)
 
 
 def main():
     """Read the command line, walk, print; return the exit status."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("site", type=Path, help="what notebooks/lite/build.py has built")
     parser.add_argument("pages", nargs="*", help="such as 01_derivation.ipynb; by default all")
     asked = parser.parse_args()
