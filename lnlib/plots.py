@@ -269,12 +269,12 @@ def number_line(ax, points, spacing, title, xlabel):
 
 
 def log_points(ax, x, y, limits, marker, color, label=None):
-    """Plot y on log axes; what is beyond the limits, or not finite, stands hollow at their edge."""
+    """Plot y on log axes; hollow triangles at the edges: off the scale; a cross: exactly 0."""
     x, y, (low, high) = np.asarray(x), np.nan_to_num(y, nan=np.inf), limits
     inside = (low <= y) & (y <= high)
     ax.loglog(x, np.where(inside, y, np.nan), marker, color=color, label=label)
-    edge = np.clip(y, low, high)[~inside]
-    ax.loglog(x[~inside], edge, marker[0], color=color, mfc="white", mew=1.5)
+    for shape, there in (("^", y > high), ("v", (0 < y) & (y < low)), ("x", y == 0)):
+        ax.loglog(x[there], np.clip(y, low, high)[there], shape, color=color, mfc="white", mew=1.5)
 
 
 def waterfall(panels, lines, forward):
