@@ -343,7 +343,9 @@ def waterfall(panels, lines, forward):
 
     The first `forward` lines are those of the forward pass.
     """
-    fig, axes = plt.subplots(2, 2, figsize=(6.8, 9.4), sharex=True, sharey=True)
+    side = 1 if len(panels) == 1 else 2  # one panel, or four
+    shared = {"figsize": (6.8, 4.7 * side), "sharex": True, "sharey": True, "squeeze": False}
+    fig, axes = plt.subplots(side, side, **shared)
     place = np.arange(len(lines))
     for ax, (title, bits) in zip(axes.flat, panels.items()):
         ax.barh(place, bits["storing"], 0.86, color="#d4d4d4", label="left by storing the input")
@@ -354,7 +356,7 @@ def waterfall(panels, lines, forward):
         ax.set(xlim=(0, 25.5), xticks=[0, 8, 16, 24], ylim=(len(lines) - 0.4, -0.6))
         ax.set_yticks(place, lines)
         ax.grid(axis="y", visible=False)
-    for ax in axes[1]:
+    for ax in axes[-1]:
         ax.set_xlabel("correct bits, of 24")
     fig.suptitle("Where do the digits go?", weight="bold", x=0.02, ha="left")
     fig.legend(*ax.get_legend_handles_labels(), loc="outside lower center", ncols=3, fontsize=12.5)
