@@ -338,20 +338,29 @@ def log_points(ax, x, y, limits, marker, color, label=None):
         ax.loglog(x[there], np.clip(y, low, high)[there], shape, color=color, mfc="white", mew=1.5)
 
 
-def x_hat_bars(ax, computed, stored, original, title):
-    """Compare a computed row with the right one for the stored x and for x before it was stored."""
-    index = np.arange(len(stored))
-    finite = np.isfinite(computed)
-    shown = np.clip(computed[finite], -4, 4)
-    bars = ax.bar(index[finite], shown, color=SKY, label="computed")
-    dashes = ax.plot(index, stored, "_", color=BLACK, ms=13, mew=3, label="right for the stored x")
-    rings = ax.plot(index, original, "o", color=RED, mfc="none", label="right before storing")
-    if not finite.all():
-        ax.text(len(stored) / 2 - 0.5, 3, "not finite", ha="center", color=RED, weight="bold")
-    ax.set(ylim=(-4, 4), xticks=[])
-    ax.grid(axis="x", visible=False)
-    ax.set_title(title, fontsize=13)
-    return [bars, *dashes, *rings]
+def waterfall(panels, lines, forward):
+    """Draw correct bits line by line: {title: {"storing", "plain", "careful": bits of each line}}.
+
+    The first `forward` lines are those of the forward pass.
+    """
+    side = 1 if len(panels) == 1 else 2  # one panel, or four
+    shared = {"figsize": (6.8, 4.7 * side), "sharex": True, "sharey": True, "squeeze": False}
+    fig, axes = plt.subplots(side, side, **shared)
+    place = np.arange(len(lines))
+    for ax, (title, bits) in zip(axes.flat, panels.items()):
+        ax.barh(place, bits["storing"], 0.86, color="#d4d4d4", label="left by storing the input")
+        ax.plot(bits["plain"], place, "s--", color=RED, mfc="white", mew=2, lw=1.8, label="plain")
+        ax.plot(bits["careful"], place, "o-", color=BLUE, ms=6, lw=1.8, label="careful")
+        ax.axhline(forward - 0.5, color=BLACK, lw=1)
+        ax.set_title(title, fontsize=13)
+        ax.set(xlim=(0, 25.5), xticks=[0, 8, 16, 24], ylim=(len(lines) - 0.4, -0.6))
+        ax.set_yticks(place, lines)
+        ax.grid(axis="y", visible=False)
+    for ax in axes[-1]:
+        ax.set_xlabel("correct bits, of 24")
+    fig.suptitle("Where do the digits go?", weight="bold", x=0.02, ha="left")
+    fig.legend(*ax.get_legend_handles_labels(), loc="outside lower center", ncols=3, fontsize=12.5)
+    return fig, axes
 
 
 def verdicts(caught, rows, columns):

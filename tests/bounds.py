@@ -115,7 +115,8 @@ def bound(layer, dy, x, gamma, beta, eps=1e-5, blas=BLAS):
     off_c = (own + 1) * U * E + uneven * mean(x_hat)
     off_c = off_c + (rho + 3 * U) * E + rough * (mean(a) + rest)
     off_c = off_c + products * U * mean((a + rest + left) * (x_hat + offset))
-    off_c = off_c + (left + rest) * (shift + 3 * U * mean(x_hat) + rough)
+    if layer != "reference":  # whose g is centred before it is projected
+        off_c = off_c + (left + rest) * (shift + 3 * U * mean(x_hat) + rough)
     if layer == "blocked":
         off_c = off_c + offset * N * U * (mean(a) + k)
     # Theorem: dx

@@ -1,6 +1,10 @@
 """The promise of `lnlib.layernorm` where it is hard to keep, and the theorem's bound above it."""
 
+import math
+from pathlib import Path
+
 import adversary
+import nbformat
 import numpy as np
 import pytest
 from bounds import bound
@@ -100,3 +104,23 @@ def test_x_hat_with_a_mean_and_g_with_a_mean(layer):
     gamma[0] = 3
     arrays = [a.astype(np.float32) for a in (dy, x, gamma, np.zeros(1000))]
     assert fractions(adversary.LAYERS[layer](*arrays), *arrays)[1].max() <= AT_LARGE
+
+
+def test_the_bound_on_the_page_is_this_one():
+    """Lesson 05 has the reference's bound, without what the other layers need."""
+    page = Path(__file__).parents[1] / "notebooks" / "05_every_digit.ipynb"
+    cells = nbformat.read(page, as_version=4).cells
+    names = "mean", "largest", "sizes_of", "roundings", "parts", "bound_dx"  # one in each cell
+    sources = [c.source for c in cells if any(f"def {name}(" in c.source for name in names)]
+    page = {"np": np, "math": math, "exact": None}
+    for source in sources:
+        exec(source.replace("exact = np.vectorize", "_ = np.vectorize"), page)
+    for D in (5, 64, 300, 1024):
+        rng = np.random.default_rng(D)
+        for offset, gamma in ((0, np.ones(D)), (1e3, rng.uniform(0.5, 2, D)), (3e7, np.ones(D))):
+            x = rows_with_outliers(D, rng) + offset
+            arrays = 1e4 + rng.standard_normal(x.shape), x, gamma, rng.standard_normal(D)
+            dy, x, gamma, beta = (a.astype(np.float32).astype(np.float64) for a in arrays)
+            pages = page["bound_y"](x, gamma, beta), page["bound_dx"](dy, x, gamma)
+            for ours, theirs in zip(bound("reference", dy, x, gamma, beta), pages):
+                assert np.allclose(ours, theirs[:, 0], rtol=1e-9, atol=0)
