@@ -146,7 +146,8 @@ def directional_check(forward, backward, x, gamma, beta, *, method="central", rt
 
     An entry moves in inverse proportion to its gradient, if that is at least a thousandth of the
     largest of its array, so that entries with small gradients count too. The error is relative to
-    the root of the sum of squared terms, gradient times move.
+    the root of the sum of squared terms, gradient times move. Only the part of an error along the
+    direction is seen: what one seed misses, another seed may find.
 
     Parameters
     ----------
@@ -363,10 +364,10 @@ def _ridders(slopes):
     """
     best, rounding, above, steps = _Slope(np.nan, np.inf, np.nan), np.inf, [], []
     slopes, excess = [slope for slope in slopes if np.isfinite(slope).all()], 1
-    if len(slopes) > 2:  # do the last two differ by more than truncation and rounding explain?
-        long, middle, short = slopes[-3:]
+    for long, middle, short in list(zip(slopes, slopes[1:], slopes[2:]))[-2:]:
+        # By how much do two slopes differ more than truncation and rounding explain?
         truncation = 4 * abs(long.value - middle.value) * (middle.step / long.step) ** 2
-        excess = max(1, (abs(middle.value - short.value) - truncation) / short.error)
+        excess = max(excess, (abs(middle.value - short.value) - truncation) / short.error)
     for slope in slopes:
         steps, row = [slope.step, *steps], [(slope.value, excess * slope.error)]
         for (coarse, coarse_noise), longer in zip(above, steps[1:]):
