@@ -7,6 +7,9 @@ BLAS adds up: sums along rows and columns are products with a vector.
 Centring costs passes, and few rows need it. x is centred, twice as in the reference, in blocks
 with a row whose mean is larger than 0.7 times its spread; and dy, before gamma multiplies it, in
 blocks where that holds for a row of g = gamma * dy.
+
+The promise of `lnlib.layernorm` leans on BLAS here, which decides how a strip is added up. It was
+searched on processors with AVX-512; one without AVX2 has lost 1.1e-6 of dx's scale.
 """
 
 import contextlib

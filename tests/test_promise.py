@@ -88,3 +88,15 @@ def test_float64_is_truth_enough(D, offset):
     results, scales = promised(*arrays)
     assert np.allclose(scale, scales[1], rtol=1e-12)
     assert all(np.max(np.abs(a - b) / s) < 1e-14 for a, b, s in zip(results, truths, scales))
+
+
+@layers
+def test_x_hat_with_a_mean_and_g_with_a_mean(layer):
+    """The search's worst find: rounding shifts x_hat, and gamma[0] is far from gamma's mean."""
+    rng = np.random.default_rng(3)
+    x = np.full((1, 1000), 1e6 / 3)
+    x[0, 400] += 1
+    dy, gamma = 1700 + rng.standard_normal(x.shape), rng.uniform(0.5, 3, 1000)
+    gamma[0] = 3
+    arrays = [a.astype(np.float32) for a in (dy, x, gamma, np.zeros(1000))]
+    assert fractions(adversary.LAYERS[layer](*arrays), *arrays)[1].max() <= AT_LARGE
