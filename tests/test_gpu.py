@@ -769,6 +769,10 @@ def test_benchmark_of_the_fake(fake_cupy, monkeypatch, tmp_path, capsys):
         copies = [c for c in record["measured"] if c["pass"] == one["pass"] and "copy" in c["rung"]]
         fraction = min(c["microseconds"] for c in copies) / one["microseconds"]
         assert one["fraction of copy"] == pytest.approx(fraction)
+    monkeypatch.setattr(benchmark, "TRIED", ((32, 64), (4, 1024), (64,)))
+    monkeypatch.setattr(benchmark, "TRIED_SUMS", ((10,), (16,)))
+    assert benchmark.main(["--tune", "--shapes", "9x128", "9x132"]) == 0
+    assert {"forward<32, 1, 4>", "column_sums<32, 16>"} <= set(fake_cupy.compiled)
     right = live.layer_norm_backward
 
     def wrong(dy, cache, **how):
