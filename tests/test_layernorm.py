@@ -63,7 +63,8 @@ def staged_passes(dy, x, gamma, beta):
 
 
 # each (dy, x, gamma, beta) -> y, dx, dgamma, dbeta
-IMPLEMENTATIONS = {"reference": both_passes, "staged": staged_passes}
+blocked_passes = functools.partial(both_passes, layer=blocked)
+IMPLEMENTATIONS = {"reference": both_passes, "staged": staged_passes, "blocked": blocked_passes}
 implementations = pytest.mark.parametrize(
     "passes", IMPLEMENTATIONS.values(), ids=IMPLEMENTATIONS.keys()
 )
@@ -102,9 +103,7 @@ def test_promise_where_results_cancel(passes):
     assert_promise(passes, dy, x, np.eye(5, dtype=np.float32)[0], beta)
 
 
-@pytest.mark.parametrize(
-    "passes", [both_passes, staged_passes, functools.partial(both_passes, layer=blocked)]
-)
+@implementations
 @pytest.mark.parametrize("scale, noise", [(1e4, 0), (1e4, 1), (1, 0.01)])
 @pytest.mark.parametrize("spread", [0.01, 0.3])
 def test_promise_where_gamma_times_dy_cancels(passes, scale, noise, spread):
@@ -118,11 +117,10 @@ def test_promise_where_gamma_times_dy_cancels(passes, scale, noise, spread):
     assert_promise(passes, dy, x, gamma, beta)
 
 
+@implementations
 @pytest.mark.parametrize("D, offset, mean", [(4, 0, 0.5), (4, 1e7, -1e4), (8, 1e7, 5)])
-@pytest.mark.parametrize("name", IMPLEMENTATIONS)
-def test_promise_for_a_million_rows(name, D, offset, mean):
+def test_promise_for_a_million_rows(passes, D, offset, mean):
     """Twenty times the same rows, so that the errors of the sums have one sign and add up."""
-    passes = IMPLEMENTATIONS[name]
     rng = np.random.default_rng(3)
     x, dy = (m + rng.standard_normal((50_000, D)) for m in (offset, mean))
     gamma, beta = rng.uniform(0.5, 2, (2, D))
@@ -138,34 +136,34 @@ def test_rows_of_any_size_are_right(layer, size, eps):
     dy, _, gamma, beta = data((3, 7), np.float32)
     rng = np.random.default_rng(1)
     x = (size * rng.uniform(-1, 1, (3, 7))).astype(np.float32)
-    y, dx, _, _, bound = oracle(dy, x, gamma, beta, eps)
     rstd_fits = size > 1e-37 or eps > 0  # else 1 / std is beyond float32
     with np.errstate(over="ignore", invalid="ignore"):
         got = both_passes(dy, x, gamma, beta, eps, layer=layer)
         staged, _, _ = layer_norm_backward_staged(dy, x, gamma, eps)
-    assert norm_wise(got[0], y) <= 4e-7
-    for candidate in (got[1], staged):
+    for dx in (got[1], staged):
         if rstd_fits:
-            assert norm_wise(candidate, dx, bound + DENORMAL) <= 4e-7
+            assert_y_and_dx((got[0], dx), dy, x, gamma, beta, eps, 4e-7, DENORMAL)
         else:
-            assert not np.isfinite(candidate).all()
+            assert not np.isfinite(dx).all()
+
+
+def assert_y_and_dx(got, dy, x, gamma, beta, eps=1e-5, limit=4e-7, least=0):
+    y, dx, _, _, bound = oracle(dy, x, gamma, beta, eps)
+    assert norm_wise(got[0], y) <= limit
+    assert norm_wise(got[1], dx, bound + least) <= limit
 
 
 def test_one_huge_entry_among_small_ones(layer):
     dy, x, gamma, beta = data((3, 9), np.float32)
     x[0, 4], x[1, 0], x[2, 8] = 1e20, -3e38, 1e30
-    y, dx, _, _, bound = oracle(dy, x, gamma, beta)
     got = both_passes(dy, x, gamma, beta, layer=layer)
-    assert norm_wise(got[0], y) <= 4e-7
-    assert norm_wise(got[1], dx, bound + DENORMAL) <= 4e-7
+    assert_y_and_dx(got, dy, x, gamma, beta, least=DENORMAL)
 
 
 def test_float64_rows_near_the_end_of_the_range(layer):
     dy, x, gamma, beta = data((2, 6), sigma=1e307)
-    y, dx, _, _, bound = oracle(dy, x, gamma, beta)
     got = both_passes(dy, x, gamma, beta, layer=layer)
-    assert norm_wise(got[0], y) <= 1e-15
-    assert norm_wise(got[1], dx, bound) <= 1e-14
+    assert_y_and_dx(got, dy, x, gamma, beta, limit=1e-14)
 
 
 @pytest.mark.parametrize("offset", [0, 10, 300])
