@@ -6,7 +6,7 @@ left of the first. Backward, dy is centred before gamma multiplies it, and the p
 Complex input is never conjugated, so that the complex step [3]_ goes through.
 
 The promise, in float32: the error of an entry is at most 4e-7 of a scale for data at large, and at
-most 8e-7 of it for the worst rows that a search finds. It holds for every offset of x, for means of
+most 1e-6 of it for the worst rows that a search finds. It holds for every offset of x, for means of
 dy up to 1e4 times the spread of dy, and for up to 1e6 rows. y and dx have a scale for each row,
 dgamma and dbeta have one each. With m = mean(dy) and
 a = |gamma * (dy - m)| + |m * (gamma - mean(gamma))| of the row, the scales are

@@ -1,5 +1,9 @@
 """Figure style, and the figures whose plumbing would drown a lesson."""
 
+import json
+from html import escape
+from urllib.parse import quote
+
 import matplotlib.pyplot as plt
 import numpy as np
 
@@ -68,7 +72,7 @@ def story():
         for values, color, width in zip(named.values(), colors, (5, 3, 2)):
             ax.loglog(x, values, "o-", color=color, lw=width)
         ax.set(xlabel=xlabel, ylabel="relative error")
-    axes[1, 0].text(1e-8, 1e-4, "central\ndifference", ha="center", va="center")
+    axes[1, 0].text(3e-7, 1e-4, "central\ndifference", ha="center", va="center")
     axes[1, 0].text(3e-13, 2e-15, "complex\nstep")
     holed = shown["rows not finite"] > 0  # hollow: what is not finite cannot be drawn
     x, named = shown["output errors"]
@@ -111,7 +115,7 @@ def _story_numbers():
     by_row = {name: [_errors_at(o, f) for o in offsets] for name, f in forwards.items()}
     N, D = 1024, 768
     ways = "forward", "backward"
-    cost_of = {"textbook": "textbook", "lnlib": "blocked"}
+    cost_of = {"textbook": "textbook", "lnlib.blocked": "blocked"}
     tokens, grain = rng.standard_normal((N, D)), np.ones(D)  # (N, D), (D,)
     (_, kept), first = trace(forward_means, tokens, grain, grain)
     _, second = trace(lambda dy: backward_means(dy, kept), tokens)
@@ -150,7 +154,7 @@ GRAPH = {
     "x": ((0, 2), "x"),
     "mean": ((1.4, 0), r"\mathrm{mean}"),
     "xc": ((2.8, 2), "x_c"),
-    "var": ((4.1, 0), r"\mathrm{var}"),
+    "var": ((3.8, 0), r"\mathrm{var}"),
     "rstd": ((5.8, 0), r"\mathrm{rstd}"),
     "x_hat": ((5.8, 2), r"\hat{x}"),
     "gamma": ((7.2, 0), r"\gamma"),
@@ -160,45 +164,38 @@ GRAPH = {
 ARROWS = "x-mean x-xc mean-xc xc-var var-rstd rstd-x_hat xc-x_hat x_hat-y gamma-y beta-y".split()
 
 
-def computation_graph(title, nodes=None, edges=None, backward=False):
-    """Draw the graph of y, with numbers at nodes and edges ("x-mean") if given.
+def computation_graph(title, nodes=None, edges=None):
+    """Draw the graph of y, with numbers in its nodes and texts at its edges ("x-mean") if given.
 
-    Backward, the arrows point from y to x, and each node is named by its gradient.
+    What the row shares, red, is dashed for those who see no colours.
     """
-    fig, ax = plt.subplots(figsize=(8.6, 5.2 if nodes else 3.4))
+    fig, ax = plt.subplots(figsize=(7.2, 5 if nodes else 3.2))
     patches = {}
     for name, (place, symbol) in GRAPH.items():
-        text = f"$d{symbol}$" if backward else f"${symbol}$"
+        text = f"${symbol}$"
         if nodes:
-            text += "\n" + numbers(nodes[name], "\n")
+            column = "\n".join(f"{value:g}" for value in np.ravel(nodes[name]))
+            text += "\n" + column.replace("-", "\N{MINUS SIGN}")
         style = {"boxstyle": "round,pad=0.35", "fc": "white", "ec": GREY, "lw": 1.5}
         box = ax.text(
-            *place, text, ha="center", va="center", fontsize=14 if nodes else 19, bbox=style
+            *place, text, ha="center", va="center", fontsize=15 if nodes else 19, bbox=style
         )
         patches[name] = box.get_bbox_patch()
     for arrow in ARROWS:
         start, end = arrow.split("-")
-        through_statistics = {start, end} & {"mean", "var", "rstd"}
-        style = {"arrowstyle": "<|-" if backward else "-|>", "lw": 2.5, "shrinkA": 3, "shrinkB": 3}
+        shared = {"mean", "var", "rstd"} & {start, end}
+        style = {"arrowstyle": "-|>", "lw": 2.5, "shrinkA": 3, "shrinkB": 3}
         style |= {"patchA": patches[start], "patchB": patches[end]}
-        style["color"] = RED if through_statistics else BLUE
+        style |= {"color": RED, "ls": (0, (3, 1.2))} if shared else {"color": BLUE}
         start, end = np.array(GRAPH[start][0]), np.array(GRAPH[end][0])
         ax.annotate("", end, start, arrowprops=style)
         if edges:
-            middle = (start + end) / 2 + (0, 0.18 if start[1] == end[1] else 0)
-            style = {"boxstyle": "square,pad=0.1", "fc": "white", "ec": "none"}
-            text = numbers(edges[arrow], " ")
-            ax.text(*middle, text, ha="center", va="center", fontsize=12, bbox=style)
-    ax.set(xlim=(-0.6, 10.1), ylim=(-0.7, 2.7) if nodes else (-0.3, 2.3))
-    ax.set_title(title)
+            middle = (start + end) / 2 + (0, 0.2 if start[1] == end[1] else 0)
+            style = {"boxstyle": "square,pad=0.15", "fc": "white", "ec": "none"}
+            ax.text(*middle, edges[arrow], ha="center", va="center", fontsize=15, bbox=style)
+    ax.set(xlim=(-0.6, 10.1), ylim=(-0.8, 2.8) if nodes else (-0.3, 2.3), title=title)
     ax.axis("off")
     return fig, ax
-
-
-def numbers(values, between):
-    """Write a number, or a row of numbers, briefly."""
-    text = between.join(f"{value + 0:g}" for value in np.ravel(values))  # + 0: no "-0"
-    return text.replace("-", "\N{MINUS SIGN}")
 
 
 def sharing_a_mean():
@@ -230,27 +227,91 @@ def matrix(ax, values, title, limit):
     return image
 
 
-def tangent_circle(x_hat, g, tangent):
-    """Draw, in the plane of centred rows for D = 3, which part of g survives; all three (2,)."""
-    fig, ax = plt.subplots(figsize=(6.4, 6.6))
-    angle = np.linspace(0, 2 * np.pi, 200)
-    ax.plot(np.sqrt(3) * np.cos(angle), np.sqrt(3) * np.sin(angle), color=GREY, lw=1.5)
-    ax.plot(*np.transpose([0 * x_hat, 1.6 * x_hat]), ":", color=GREY)
-    ax.plot(*np.transpose([x_hat + g, x_hat + tangent]), "--", color=GREY, label="removed")
-    ax.plot(*x_hat, "o", color=BLACK, ms=10)
-    ax.annotate(r"$\hat{x}$", x_hat, (-8, -28), textcoords="offset points", fontsize=20)
-    arrows = (
-        (g, ORANGE, "$g$ without its mean"),
-        (tangent, BLUE, r"$dx\,/\,\mathrm{rstd}$"),
-    )
-    for vector, color, label in arrows:
-        ax.quiver(*x_hat, *vector, color=color, angles="xy", scale_units="xy", scale=1, width=0.014)
-        ax.plot([], [], color=color, lw=5, label=label)
-    ax.set(xlim=(-2, 3), ylim=(-2, 3), xlabel="first axis of the plane", ylabel="second axis")
-    ax.set_aspect("equal")
-    ax.legend(loc="lower center", bbox_to_anchor=(0.5, 1), ncols=3, fontsize=12)
-    fig.suptitle("Which part of the gradient survives?", weight="bold", x=0.02, ha="left")
-    return fig, ax
+# What shows a picture that moves without a kernel: frame after frame, each a piece of SVG.
+MOVING = """<div id="losing-two-parts"><img alt="{alt}" style="width: 640px; max-width: 100%"
+ src="data:image/svg+xml,{still}"><br><script>
+(() => {{
+  const root = document.getElementById("losing-two-parts"), head = {head}, frames = {frames};
+  const make = (tag, what) => root.appendChild(Object.assign(document.createElement(tag), what));
+  const button = make("button", {{textContent: "play"}});
+  const slider = make("input", {{type: "range", max: frames.length - 1, defaultValue: 0}});
+  slider.ariaLabel = "place of x-hat on its circle";
+  slider.style = "width: 70%; max-width: 480px; vertical-align: middle";
+  slider.oninput = () => {{
+    const picture = head + frames[slider.value] + "</svg>";
+    root.firstChild.src = "data:image/svg+xml," + encodeURIComponent(picture);
+  }};
+  const next = () => {{ slider.value = (+slider.value + 1) % frames.length; slider.oninput(); }};
+  let timer;
+  button.onclick = () => {{
+    button.textContent = timer ? "play" : "pause";
+    timer = timer ? clearInterval(timer) : setInterval(next, 120);
+  }};
+}})();
+</script></div>"""
+
+
+def losing_two_parts(x_hat, g, dx, alt):
+    """Draw in space what g loses while x_hat goes round its circle: a picture that moves.
+
+    Parameters
+    ----------
+    x_hat, dx : ndarray, shape (n, 3)
+        Places on the circle, one after the other, and what is left of g at each of them.
+    g : ndarray, shape (3,)
+        The gradient at x_hat, the same for all places.
+    alt : str
+        What the picture shows, for those who hear the page.
+
+    Returns
+    -------
+    IPython.display.HTML
+        The picture, with a button and a slider; the first frame alone where no scripts run.
+    """
+    from IPython.display import HTML
+
+    up, ink, grey = np.ones(3) / np.sqrt(3), "#1d2733", "#5d6b7a"
+    axes = np.array([[1, -1, 0] / np.sqrt(2), [1, 1, -2] / np.sqrt(6), up])  # (3, 3)
+    view = np.array([[87, -41, 0], [-19, -41, -85]]) @ axes  # (2, 3), pixels
+
+    def line(color, width, *points, more=""):
+        places = "L".join("{:.0f} {:.0f}".format(*(view @ point + (320, 300))) for point in points)
+        return f'<path d="M{places}" stroke="{color}" stroke-width="{width}" fill="none" {more}/>'
+
+    def arrow(color, width, *points):
+        return line(color, width, *points, more=f'marker-end="url(#{color[1:]})"')
+
+    def word(text, place, color=ink):
+        return '<text x="{:.0f}" y="{:.0f}" fill="{}">{}</text>'.format(*place, color, text)
+
+    head = '<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 640 460" font-size="20" '
+    head += 'font-family="sans-serif"><rect width="640" height="460" fill="white"/>'
+    for color in (RED, BLUE, GREEN, grey):
+        head += f'<marker id="{color[1:]}" viewBox="0 0 9 9" refX="8" refY="4.5" orient="auto" '
+        head += 'markerWidth="15" markerHeight="15" markerUnits="userSpaceOnUse">'
+        head += f'<path d="M0 0L9 4.5L0 9z" fill="{color}"/></marker>'
+    corners = 2.15 * np.array([[1, 1], [1, -1], [-1, -1], [-1, 1], [1, 1]]) @ axes[:2]  # (5, 3)
+    head += line("#c9d2dc", 2, *corners) + line(ink, 2, *x_hat, x_hat[0])
+    head += arrow(grey, 2, -0.45 * up, 2.95 * up) + word("axis of ones", (332, 52), grey)
+    head += word("plane of the rows with mean 0", (20, 446), grey)
+    legend = {"g": RED, "g &#8722; mean(g)": BLUE, "dx / rstd": GREEN, "what g loses": grey}
+    for k, (text, color) in enumerate(legend.items()):
+        dash = 'stroke-dasharray="5 4"' * (color == grey)
+        head += f'<path d="M20 {30 + 28 * k}h36" stroke="{color}" stroke-width="3" {dash}/>'
+        head += word(text, (66, 37 + 28 * k), color)
+    frames = []
+    for start, left in zip(x_hat, dx):
+        level = start + g - g.mean()  # (3,)
+        dashed = line(grey, 2, start + g, level, start + left, more='stroke-dasharray="5 4"')
+        frame = line(ink, 1.5, 0 * start, start) + dashed + arrow(RED, 3, start, start + g)
+        frame += arrow(BLUE, 3, start, level)
+        frame += arrow(GREEN, 5, start, start + left) * bool(left @ left > 1e-3)  # no tip alone
+        x, y = view @ start + (320, 300)
+        frame += f'<circle cx="{x:.0f}" cy="{y:.0f}" r="6"/>' + word("x&#770;", (x - 6, y + 28))
+        frames.append(frame)
+    script = [json.dumps(part).replace("</", r"<\/") for part in (head, frames)]
+    still = quote(head + frames[0] + "</svg>")
+    return HTML(MOVING.format(alt=escape(alt), still=still, head=script[0], frames=script[1]))
 
 
 def number_line(ax, points, spacing, title, xlabel):
@@ -269,12 +330,12 @@ def number_line(ax, points, spacing, title, xlabel):
 
 
 def log_points(ax, x, y, limits, marker, color, label=None):
-    """Plot y on log axes; what is beyond the limits, or not finite, stands hollow at their edge."""
+    """Plot y on log axes; hollow triangles at the edges: off the scale; a cross: exactly 0."""
     x, y, (low, high) = np.asarray(x), np.nan_to_num(y, nan=np.inf), limits
     inside = (low <= y) & (y <= high)
     ax.loglog(x, np.where(inside, y, np.nan), marker, color=color, label=label)
-    edge = np.clip(y, low, high)[~inside]
-    ax.loglog(x[~inside], edge, marker[0], color=color, mfc="white", mew=1.5)
+    for shape, there in (("^", y > high), ("v", (0 < y) & (y < low)), ("x", y == 0)):
+        ax.loglog(x[there], np.clip(y, low, high)[there], shape, color=color, mfc="white", mew=1.5)
 
 
 def x_hat_bars(ax, computed, stored, original, title):

@@ -14,7 +14,8 @@ from .checks import check_floating, check_rows
 def naive(x):
     """Mean of the squares minus square of the mean. One pass, and cancellation.
 
-    Relative error about u * (mean / std)**2, u the rounding unit; the result can be negative [1]_.
+    Relative error about u * (1 + (mean / std)**2), u the rounding unit. The result can
+    be negative [1]_.
 
     References
     ----------
@@ -41,9 +42,11 @@ def two_pass(x):
 
 
 def corrected_two_pass(x):
-    """Two passes, less the square of what rounding left of the mean: the error does not grow.
+    """Two passes, less the square of what rounding left of the mean.
 
-    Chan, Golub and LeVeque 1983 [1]_ ascribe the correction to A. Bjorck.
+    Relative error about u while u * mean / std is below 1, and about u + u**3 * (mean / std)**2
+    beyond, times a factor for long sums. Chan, Golub and LeVeque 1983 [1]_ ascribe the correction
+    to A. Bjorck.
 
     References
     ----------

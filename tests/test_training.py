@@ -1,7 +1,9 @@
 """The stored training runs: complete, small, and what the same code finds today."""
 
+import inspect
 import json
 
+import nbformat
 import pytest
 import train
 
@@ -36,6 +38,16 @@ def test_a_sample_can_differ():
     swapped = {"LayerNorm, He": runs["LayerNorm, default"]}
     part = STORED["factors"] | {"runs": runs | swapped}
     assert train.sample(STORED | {"factors": part}, ["LayerNorm, He"])["LayerNorm, He"] > 1e-2
+
+
+def test_lesson_02_shows_the_code_that_was_run():
+    cells = nbformat.read(train.NOTEBOOKS / "02_implementation.ipynb", as_version=4).cells
+    page = "\n".join(cell.source for cell in cells if cell.cell_type == "code")
+    for part in "LayerNorm network run_forward run_backward score train".split():
+        assert inspect.getsource(getattr(train, part)).strip() in page, part
+    data = inspect.getsource(train.digits).replace("NOTEBOOKS / ", "").splitlines()[2:6]
+    for line in data:
+        assert line.strip().replace('"data" / "digits.npz"', '"data/digits.npz"') in page, line
 
 
 def test_what_raises_raises_today():

@@ -42,6 +42,16 @@ def test_corrected_two_pass_does_not_feel_the_offset(dtype, offset):
     assert error(variance.corrected_two_pass, rows(offset, dtype)) < 6 * UNIT[dtype]
 
 
+def test_corrected_two_pass_ends_where_the_mean_is_rounded_by_many_deviations():
+    """About u**3 (mean / std)**2, of float32 rows that are equal but for one entry."""
+    D, u, errors = 10**6, UNIT[np.float32], []
+    for c in range(13_000_000, 13_000_024):
+        x = np.full(D, c, np.float32)
+        x[0] += 1
+        errors.append(abs(variance.corrected_two_pass(x) * D**2 / (D - 1) - 1))
+    assert 0.05 < max(errors) < 1000 * u**3 * 1.3e7**2 * D
+
+
 def test_the_others_do():
     x = rows(1e6, np.float32)
     assert error(variance.naive, x) > 100
