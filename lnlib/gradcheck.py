@@ -364,8 +364,8 @@ def _ridders(slopes):
     """
     best, rounding, above, steps = _Slope(np.nan, np.inf, np.nan), np.inf, [], []
     slopes, excess = [slope for slope in slopes if np.isfinite(slope).all()], 1
-    for long, middle, short in list(zip(slopes, slopes[1:], slopes[2:]))[-2:]:
-        # By how much do two slopes differ more than truncation and rounding explain?
+    if len(slopes) > 2:  # do the last two differ by more than truncation and rounding explain?
+        long, middle, short = slopes[-3:]
         truncation = 4 * abs(long.value - middle.value) * (middle.step / long.step) ** 2
         excess = max(excess, (abs(middle.value - short.value) - truncation) / short.error)
     for slope in slopes:
