@@ -8,7 +8,7 @@ report says that the check cannot judge. The error of an entry is relative to th
 allows is added to that size.
 """
 
-from dataclasses import dataclass
+import functools
 from numbers import Integral
 from typing import NamedTuple
 
@@ -26,8 +26,7 @@ _NAMES = ("dx", "dgamma", "dbeta")
 _TITLE = {"central": "central differences", "complex": "complex step"}
 
 
-@dataclass(frozen=True)
-class Report:
+class Report(NamedTuple):
     """What a check found.
 
     Attributes
@@ -53,17 +52,20 @@ class Report:
     unjudged: dict
 
     @property
+    def verdict(self):
+        """Is it "passed", "FAILED" or "cannot judge"? FAILED if something is wrong for certain."""
+        small = all(np.isfinite(e) and e <= self.rtol for e in self.errors.values())
+        if "forward" in self.unjudged or (small and self.unjudged):
+            return "cannot judge"
+        return "passed" if small else "FAILED"
+
+    @property
     def passed(self):
         """True if every error is finite and at most rtol, and everything could be judged."""
-        small = all(np.isfinite(e) and e <= self.rtol for e in self.errors.values())
-        return small and not self.unjudged
+        return self.verdict == "passed"
 
     def __str__(self):
-        wrong = any(not e <= self.rtol for e in self.errors.values())
-        verdict = "FAILED" if wrong else "passed"
-        if "forward" in self.unjudged or (self.unjudged and not wrong):
-            verdict = "cannot judge"
-        lines = [f"{self.method}, tolerance {self.rtol:.0e}: {verdict}"]
+        lines = [f"{self.method}, tolerance {self.rtol:.0e}: {self.verdict}"]
         for name, error in self.errors.items():
             size = f"<= {self.rtol:.0e}" if error <= self.rtol else f"{error:.1e}"
             done, total = self.checked[name]
@@ -127,23 +129,16 @@ def gradcheck(
         raise ValueError(f"h must be positive, got {h}")
     if sample is not None and (not isinstance(sample, Integral) or sample is True or sample < 1):
         raise ValueError(f"sample must be a positive integer or None, got {sample!r}")
-    rtol = _tolerance(method, rtol, RTOL)
-    point, dy, gradients, problems, rng = _probe(forward, backward, x, gamma, beta, seed)
-    unjudged = _not_analytic(forward, point, dy, rng) if method == "complex" else {}
-    errors, checked = {}, {}
-    for k, (name, p) in enumerate(zip(_NAMES, point)):
-        errors[name], checked[name] = np.nan, (0, p.size)
-        if name in gradients:
-            entries, found = rng.permutation(p.size)[:sample], []
-            for i in tqdm(entries, desc=name) if progress else entries:
-                direction = [np.zeros_like(p) for p in point]
-                direction[k].flat[i] = 1
-                line = forward, point, dy, direction, gradients
-                found.append(_along(method, line, rtol, h, _REACH[k]))
-            errors[name], doubts = _verdict(name, found, rtol)
-            unjudged |= doubts
-            checked[name] = len(entries), p.size
-    return Report(_TITLE[method], rtol, errors, checked, problems, unjudged)
+    probe = _Probe(forward, backward, x, gamma, beta, seed, method, rtol)
+    rtol = rtol or RTOL[method]
+    found, checked = {}, {}
+    for name, part, reach in zip(_NAMES, probe.arrays(np.arange(probe.point.size)), _REACH):
+        entries = [] if name in probe.problems else probe.rng.permutation(part.ravel())[:sample]
+        found[name], checked[name] = [], (len(entries), part.size)
+        for i in tqdm(entries, desc=name) if progress else entries:
+            direction = np.eye(1, probe.point.size, i)[0]
+            found[name].append(_slope(probe, method, direction, rtol, h, reach))
+    return _report(_TITLE[method], rtol, probe, found, checked)
 
 
 def directional_check(forward, backward, x, gamma, beta, *, method="central", rtol=None, seed=0):
@@ -151,7 +146,8 @@ def directional_check(forward, backward, x, gamma, beta, *, method="central", rt
 
     An entry moves in inverse proportion to its gradient, if that is at least a thousandth of the
     largest of its array, so that entries with small gradients count too. The error is relative to
-    the root of the sum of squared terms, gradient times move.
+    the root of the sum of squared terms, gradient times move. Only the part of an error along the
+    direction is seen: what one seed misses, another seed may find.
 
     Parameters
     ----------
@@ -170,17 +166,12 @@ def directional_check(forward, backward, x, gamma, beta, *, method="central", rt
     TypeError, ValueError
         As `gradcheck`.
     """
-    rtol = _tolerance(method, rtol, {"central": 1e-8, "complex": 1e-12})
-    point, dy, gradients, problems, rng = _probe(forward, backward, x, gamma, beta, seed)
-    unjudged = _not_analytic(forward, point, dy, rng) if method == "complex" else {}
-    found = None
-    if len(gradients) == 3:
-        direction = [_direction(d, rng) for d in gradients.values()]
-        found = _along(method, (forward, point, dy, direction, gradients), rtol)
-        terms = [d * v for d, v in zip(gradients.values(), direction)]
-        found = found._replace(size=np.sqrt(sum(np.sum(t * t) for t in terms)))
-    title = f"directional {_TITLE[method]}"
-    return _one_number(title, rtol, "directional", found, point, problems, unjudged)
+    probe = _Probe(forward, backward, x, gamma, beta, seed, method, rtol)
+    rtol = rtol or max(RTOL[method], 1e-12)
+    direction = np.concatenate([_move(d.ravel(), probe.rng) for d in probe.arrays(probe.gradient)])
+    found = _slope(probe, method, direction, rtol)
+    found = found._replace(size=np.linalg.norm(probe.gradient * direction))
+    return _one_number(f"directional {_TITLE[method]}", rtol, probe, "directional", found)
 
 
 def adjoint_check(jvp, forward, backward, x, gamma, beta, *, rtol=1e-12, seed=0):
@@ -207,17 +198,14 @@ def adjoint_check(jvp, forward, backward, x, gamma, beta, *, rtol=1e-12, seed=0)
     TypeError, ValueError
         As `gradcheck`, and if jvp does not return the shape of y.
     """
-    point, u, gradients, problems, rng = _probe(forward, backward, x, gamma, beta, seed)
-    v = [rng.standard_normal(p.shape) for p in point]
-    Jv = np.asarray(jvp(*point, *v))
-    if Jv.shape != u.shape:
-        raise ValueError(f"jvp must return the shape of y, {u.shape}, got {Jv.shape}")
-    found, left = None, u * Jv
-    if len(gradients) == 3:
-        right = np.concatenate([(d * w).ravel() for d, w in zip(gradients.values(), v)])
-        size = np.sqrt(np.sum(left**2) + np.sum(right**2))
-        found = _Slope(left.sum() - right.sum(), 0.0, size)
-    return _one_number("adjoint test", rtol, "adjoint", found, point, problems, {})
+    probe = _Probe(forward, backward, x, gamma, beta, seed, rtol=rtol)
+    v = probe.rng.standard_normal(probe.point.size)
+    Jv = np.asarray(jvp(*probe.arrays(probe.point), *probe.arrays(v)))
+    if Jv.shape != probe.dy.shape:
+        raise ValueError(f"jvp must return the shape of y, {probe.dy.shape}, got {Jv.shape}")
+    terms = np.append(probe.dy * Jv, -probe.gradient * v)
+    found = _Slope(terms.sum(), 0.0, np.linalg.norm(terms))
+    return _one_number("adjoint test", rtol, probe, "adjoint", found)
 
 
 class _Slope(NamedTuple):
@@ -229,99 +217,111 @@ class _Slope(NamedTuple):
     step: float = 0.0
 
 
-def _tolerance(method, rtol, defaults):
-    if method not in RTOL:
-        raise ValueError(f'method must be "central" or "complex", got {method!r}')
-    if rtol is not None and not rtol > 0:
-        raise ValueError(f"rtol must be positive, got {rtol}")
-    return defaults[method] if rtol is None else rtol
+class _Probe:
+    """A point, a random dy, and the gradients there; x, gamma and beta are joined to a vector.
+
+    Attributes
+    ----------
+    point, gradient : ndarray, shape (M,)
+        The gradient is zero where it cannot be compared.
+    shapes, starts : list
+        Of x, gamma and beta, in these vectors.
+    dy : ndarray, shape of x
+    problems, unjudged : dict of str to str
+        As in a `Report`.
+    rng : numpy.random.Generator
+    """
+
+    def __init__(self, forward, backward, x, gamma, beta, seed, method="central", rtol=None):
+        if method not in RTOL:
+            raise ValueError(f'method must be "central" or "complex", got {method!r}')
+        if rtol is not None and not rtol > 0:
+            raise ValueError(f"rtol must be positive, got {rtol}")
+        arrays = [np.asarray(a) for a in (x, gamma, beta)]
+        for name, array in zip(("x", "gamma", "beta"), arrays):
+            if array.dtype.kind not in "fiu":
+                raise TypeError(f"{name} must be real, got dtype {array.dtype}")
+        dims = [a.shape for a in arrays]
+        if 0 in dims[0] or not dims[0][-1:] == dims[1] == dims[2] != ():
+            raise ValueError(f"x, gamma, beta must be (..., D), (D,), (D,), not empty, got {dims}")
+        self.forward, self.shapes = forward, dims
+        self.starts = np.cumsum([0, arrays[0].size, arrays[1].size])
+        self.point = np.concatenate(arrays, axis=None, dtype=np.float64)
+        self.gradient, self.problems = np.zeros_like(self.point), {}
+        # not the stream of a caller's default_rng(seed)
+        self.rng = np.random.default_rng([seed, 2016])
+        y, cache = forward(*self.arrays(self.point.copy()))  # forward or backward may write
+        y, shape = np.asarray(y), dims[0]
+        if y.shape != shape:
+            raise ValueError(f"forward must return y in the shape of x, {shape}, got {y.shape}")
+        if y.dtype != np.float64:
+            self.problems["forward"] = f"y in {y.dtype} for float64 input, which limits the check"
+        self.dy = self.rng.standard_normal(shape)
+        returned = backward(self.dy.copy(), cache)
+        if not isinstance(returned, tuple | list) or len(returned) != 3:
+            raise ValueError(f"backward must return dx, dgamma, dbeta, got {returned!r:.60}")
+        self.unjudged = _not_analytic(self) if method == "complex" else {}
+        for name, value, part in zip(_NAMES, returned, self.arrays(self.gradient)):
+            d = np.asarray(value)
+            if d.shape != part.shape or d.dtype.kind not in "fiu":
+                got = f"shape {d.shape} and dtype {d.dtype}"
+                self.problems[name] = f"{got}, expected {part.shape} and real numbers"
+            elif not np.isfinite(d).all():
+                self.problems[name] = "values that are not finite"
+            else:
+                part[...] = d
+
+    def arrays(self, vector):
+        """Return the parts in the shapes of x, gamma and beta."""
+        parts = np.split(vector, self.starts[1:])
+        return [part.reshape(shape) for part, shape in zip(parts, self.shapes)]
+
+    def y(self, vector):
+        """Return a copy of y, as forward may reuse its array."""
+        return np.array(self.forward(*self.arrays(vector))[0])
 
 
-def _probe(forward, backward, x, gamma, beta, seed):
-    """Return the point, a random dy, the usable gradients, all problems, and the generator."""
-    point = []
-    for name, value in (("x", x), ("gamma", gamma), ("beta", beta)):
-        array = np.asarray(value)
-        if array.dtype.kind not in "fiu":
-            raise TypeError(f"{name} must be real, got dtype {array.dtype}")
-        point.append(array.astype(np.float64, order="C"))
-    shapes = [p.shape for p in point]
-    if 0 in shapes[0] or not shapes[0][-1:] == shapes[1] == shapes[2] != ():
-        raise ValueError(f"x, gamma, beta must be (..., D), (D,), (D,), not empty, got {shapes}")
-    rng = np.random.default_rng([seed, 2016])  # not the stream of a caller's default_rng(seed)
-    y, cache = forward(*(p.copy() for p in point))  # copies: forward or backward may write
-    if np.shape(y) != shapes[0]:
-        raise ValueError(f"forward must return y in the shape of x, {shapes[0]}, got {np.shape(y)}")
-    y_dtype, dy = np.asarray(y).dtype, rng.standard_normal(shapes[0])
-    returned = backward(dy.copy(), cache)
-    if not isinstance(returned, tuple | list) or len(returned) != 3:
-        got = f"{len(returned)} values in a " if isinstance(returned, tuple | list) else ""
-        got += type(returned).__name__
-        raise ValueError(f"backward must return the tuple dx, dgamma, dbeta, got {got}")
-    gradients, problems = {}, {}
-    if y_dtype != np.float64:
-        problems["forward"] = f"y in {y_dtype} for float64 input, so its rounding limits the check"
-    for name, value, p in zip(_NAMES, returned, point):
-        d = np.array(value)
-        if d.shape != p.shape or d.dtype.kind not in "fiu":
-            got = f"shape {d.shape} and dtype {d.dtype}"
-            problems[name] = f"{got}, expected {p.shape} and real numbers"
-        elif not np.isfinite(d).all():
-            problems[name] = "values that are not finite"
-        else:
-            gradients[name] = d.astype(np.float64)
-    return point, dy, gradients, problems, rng
-
-
-def _along(method, line, rtol, h=None, reach=1.1):
-    """Return the slope along a line = (forward, point, dy, direction, gradients)."""
-    ends = [(np.abs(p).max(), np.abs(v).max()) for p, v in zip(line[1], line[3]) if v.any()]
-    start = max(reach * max(1, size) / move for size, move in ends)
+def _slope(probe, method, direction, rtol, h=None, reach=1.1):
+    """Return the slope along a direction; the largest step is reach times the array."""
+    ends = zip(*(np.maximum.reduceat(np.abs(v), probe.starts) for v in (probe.point, direction)))
+    start = max(reach * max(1, size) / move for size, move in ends if move)
     if method == "central":
-        measure = _central_difference(*line)
+        moved = np.zeros(probe.dy.shape, bool)  # by any step so far
+        measure = functools.partial(_central_difference, probe, direction, moved)
         return _extrapolated(measure, start) if h is None else measure(h)._replace(error=0.0)
-    found = _complex_step(*line, h or _TINY * start)
+    found = _complex_step(probe, direction, h or _TINY * start)
     if h is None and abs(found.value) > rtol * found.size:
         # Another step is rounded in another way, and that is all that it changes.
-        others = [_complex_step(*line, _TINY * start * (1 + k / 9)).value for k in range(1, 9)]
-        found = found._replace(error=np.ptp([found.value, *others]))
+        steps = _TINY * start * (1 + np.arange(9) / 9)
+        found = found._replace(error=np.ptp([_complex_step(probe, direction, s)[0] for s in steps]))
     return found
 
 
-def _complex_step(forward, point, dy, direction, gradients, h):
-    y = np.asarray(forward(*(p + 1j * (h * v) for p, v in zip(point, direction)))[0])
+def _complex_step(probe, direction, h):
+    y = probe.y(probe.point + 1j * (h * direction))
     if not np.iscomplexobj(y):
         raise TypeError("forward must carry complex input through to y; it returned a real y")
-    terms = dy * y.imag / h
-    return _Slope(terms.sum() - _predicted(gradients, direction), 0.0, np.abs(terms).sum())
+    terms = probe.dy * y.imag / h
+    return _Slope(terms.sum() - probe.gradient @ direction, 0.0, np.abs(terms).sum())
 
 
-def _predicted(gradients, moves):
-    return sum(np.sum(gradients[name] * m) for name, m in zip(_NAMES, moves) if name in gradients)
-
-
-def _central_difference(forward, point, dy, direction, gradients):
-    """Return a function: step -> slope, whose error is what the rounding of y explains."""
-    moved = np.zeros(dy.shape, bool)  # by any step so far: the rest of y cannot be off
-
-    def measure(h):
-        # |p| + |s| is a float, so p lies halfway between the floats p + s and p - s.
-        away = [np.abs(p) + h * np.abs(v) - np.abs(p) for p, v in zip(point, direction)]
-        steps = [np.copysign(s, v) for s, v in zip(away, direction)]
-        off = [np.abs(s - h * v).sum() > h * np.abs(v).sum() / 10 for s, v in zip(steps, direction)]
-        if any(off):  # floats are too far apart for this step
-            return _Slope(np.nan, np.nan, np.nan)
-        ends = [p + s for p, s in zip(point, steps)], [p - s for p, s in zip(point, steps)]
-        high, low = (np.array(forward(*end)[0]) for end in ends)  # copies, as forward may reuse y
-        moved[high != low] = True
-        terms = dy * (high - low) / 2
-        eps = np.finfo(np.result_type(high, np.float16)).eps
-        rounding = eps / 2 * np.sum(np.abs(dy) * (np.abs(high) + np.abs(low)), where=moved)
-        step = max(s.max() for s in away) / max(np.abs(v).max() for v in direction)
-        change = terms.sum() - _predicted(gradients, steps)
-        return _Slope(change / step, rounding / step, np.abs(terms).sum() / step, step)
-
-    return measure
+def _central_difference(probe, direction, moved, h):
+    """Return the slope, whose error is what the rounding explains of the y that steps moved."""
+    # |p| + |s| is a float, so p lies halfway between the floats p + s and p - s.
+    size, wanted = np.abs(probe.point), h * direction
+    away = size + np.abs(wanted) - size
+    steps = np.copysign(away, wanted)
+    off, whole = np.add.reduceat(np.abs([steps - wanted, wanted]), probe.starts, axis=1)
+    if np.any(off > whole / 10):  # floats are too far apart for this step
+        return _Slope(np.nan, np.nan, np.nan)
+    high, low = probe.y(probe.point + steps), probe.y(probe.point - steps)
+    moved[high != low] = True
+    terms = probe.dy * (high - low) / 2
+    eps = np.finfo(np.result_type(high, np.float16)).eps
+    rounding = eps / 2 * np.sum(np.abs(probe.dy) * (np.abs(high) + np.abs(low)), where=moved)
+    step = away.max() / np.abs(direction).max()
+    change = terms.sum() - probe.gradient @ steps
+    return _Slope(change / step, rounding / step, np.abs(terms).sum() / step, step)
 
 
 def _extrapolated(measure, start):
@@ -330,23 +330,19 @@ def _extrapolated(measure, start):
     The step shrinks by 64 until slopes settle. Then more steps are taken, smaller ones if the
     error is mostly truncation and larger ones if it is rounding, until the error is small.
     """
-    slopes, top = {}, start
-
-    def at(h):
-        slopes[h] = slopes.get(h) or measure(h)
-        return slopes[h]
-
+    measure, top = functools.cache(measure), start
     with np.errstate(all="ignore"):
-        while not _settled(at(top), at(top / 64), at(top / 4096)) and top > start / 1e60:
+        while not _settled(*(measure(top / n) for n in (1, 64, 4096))) and top > start / 1e60:
             top /= 64
+        steps = {top, top / 64, top / 4096}
         smaller = (4**n for n in (1, 2, 4, 5, 7, 8, 9, 10, 11))
         larger = iter((4, 16, 2, 8, 1 / 4, 1 / 2))
         while True:
-            best, rounding = _ridders([slopes[h] for h in sorted(slopes)[::-1] if h < 64 * top])
+            best, rounding = _ridders([measure(h) for h in sorted(steps)[::-1]])
             divisor = next(larger if best.error < 2 * rounding else smaller, None)
             if best.error <= _ENOUGH * best.size or best.size == 0 or divisor is None:
                 return best
-            at(top / divisor)
+            steps.add(top / divisor)
 
 
 def _settled(coarse, middle, fine):
@@ -371,7 +367,7 @@ def _ridders(slopes):
     if len(slopes) > 2:  # do the last two differ by more than truncation and rounding explain?
         long, middle, short = slopes[-3:]
         truncation = 4 * abs(long.value - middle.value) * (middle.step / long.step) ** 2
-        excess = max(1, (abs(middle.value - short.value) - truncation) / short.error)
+        excess = max(excess, (abs(middle.value - short.value) - truncation) / short.error)
     for slope in slopes:
         steps, row = [slope.step, *steps], [(slope.value, excess * slope.error)]
         for (coarse, coarse_noise), longer in zip(above, steps[1:]):
@@ -385,40 +381,43 @@ def _ridders(slopes):
     return best, rounding
 
 
-def _direction(d, rng):
+def _move(d, rng):
     """Return a random move of about the same effect for every entry of the gradient d."""
     size = np.abs(d).max() or 1
-    return rng.standard_normal(d.shape) / np.maximum(np.abs(d), size / 1000) / np.sqrt(d.size)
+    return rng.standard_normal(d.size) / np.maximum(np.abs(d), size / 1000) / np.sqrt(d.size)
 
 
-def _not_analytic(forward, point, dy, rng):
+def _not_analytic(probe):
     """Return what to say if complex step and central differences disagree along a direction."""
-    direction = [rng.choice([-1.0, 1.0], p.shape) * (p is point[0]) for p in point]
-    line = forward, point, dy, direction, {}
-    central, complex_step = (_along(method, line, rtol=1) for method in RTOL)
-    if abs(central.value - complex_step.value) > _SAFETY * central.error + 1e-4 * central.size:
-        got = f"the complex step gives {complex_step.value:.3g}, central differences "
-        got += f"{central.value:.3g}. np.var, abs and max are not analytic: use central differences"
-        return {"forward": f"no complex derivative: along one direction {got}"}
-    return {}
+    direction = np.zeros_like(probe.point)
+    direction[: probe.dy.size] = probe.rng.choice([-1.0, 1.0], probe.dy.size)
+    central, complex_step = (_slope(probe, method, direction, rtol=1) for method in RTOL)
+    if abs(central.value - complex_step.value) <= _SAFETY * central.error + 1e-4 * central.size:
+        return {}
+    slopes = f"{complex_step.value:.3g} along one direction, {central.value:.3g} by differences"
+    advice = "np.var, abs and max are not analytic: use central differences"
+    return {"forward": f"no complex derivative: {slopes}. {advice}"}
 
 
-def _verdict(name, found, rtol):
-    """Return the largest error of the entries that can be judged, and what to say of the rest."""
-    value, error, size, _ = np.transpose(found)
-    with np.errstate(all="ignore"):
-        known, largest = _SAFETY * error, np.fmax.reduce(size)
-        allowed = rtol * size + known + _ROUNDING * largest
-        relative = np.where(value == 0, 0, rtol * np.abs(value) / allowed)
-        sure = (value == 0) | (known <= max(rtol, _COARSE) * size) | (known <= rtol * largest)
-        worst = np.max((known / size)[~sure], initial=0)
-    doubt = f"{np.sum(~sure)} of {sure.size} entries whose numerical derivative is known to "
-    doubt += f"{worst:.0e} only"
-    return np.max(relative[sure], initial=0), {} if sure.all() else {name: doubt}
+def _report(title, rtol, probe, found, checked):
+    """Judge the slopes found, a list for each name, which is empty if none could be compared."""
+    errors, unjudged = {}, dict(probe.unjudged)
+    for name, slopes in found.items():
+        value, error, size, _ = np.reshape(slopes, (-1, 4)).T
+        with np.errstate(all="ignore"):
+            known, largest = _SAFETY * error, np.fmax.reduce(size, initial=0)
+            allowed = rtol * size + known + _ROUNDING * largest
+            relative = np.where(value == 0, 0, rtol * np.abs(value) / allowed)
+            sure = (value == 0) | (known <= max(rtol, _COARSE) * size) | (known <= rtol * largest)
+            worst = np.max((known / size)[~sure], initial=0)
+        errors[name] = np.max(relative[sure], initial=0) if slopes else np.nan
+        if not sure.all():
+            doubt = f"{np.sum(~sure)} of {sure.size} entries whose numerical derivative is known to"
+            unjudged[name] = f"{doubt} {worst:.0e} only"
+    return Report(title, rtol, errors, checked, probe.problems, unjudged)
 
 
-def _one_number(title, rtol, name, found, point, problems, unjudged):
-    size = sum(p.size for p in point)
-    error, doubts = (np.nan, {}) if found is None else _verdict(name, [found], rtol)
-    checked = 0 if found is None else size, size
-    return Report(title, rtol, {name: error}, {name: checked}, problems, unjudged | doubts)
+def _one_number(title, rtol, probe, name, slope):
+    usable, size = probe.problems.keys() <= {"forward"}, probe.point.size
+    checked = {name: (size if usable else 0, size)}
+    return _report(title, rtol, probe, {name: [slope] if usable else []}, checked)

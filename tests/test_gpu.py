@@ -68,15 +68,6 @@ def test_promise(D):
     assert_promise(emulate(*case, order=ORDERS[SIZES.index(D) % 3]), *case)
 
 
-@pytest.mark.parametrize("D", [6, 512, 1000])
-def test_decimal_arithmetic_agrees(D):
-    dy, x, gamma, beta = arrays((3, D), offset=1e5)
-    got = emulate(dy, x, gamma, beta)
-    y, dx, dgamma, dbeta, bound = oracle(dy, x, gamma, beta)
-    for value, truth, scale in zip(got, (y, dx, dgamma, dbeta), (None, bound, None, None)):
-        assert norm_wise(value, truth, scale) <= PROMISE
-
-
 @functools.cache
 def biased(D):
     """Return dy, whose mean is far from 0, in rows with an offset, and the forward pass's cache."""
@@ -377,16 +368,8 @@ X = np.ones((2, 3), np.float32)
 ROW = np.ones(3, np.float32)
 BAD_FORWARD = {
     "x list": ({"x": [[1.0]]}, TypeError, "x must be a numpy.ndarray, got list"),
-    "x float64": (
-        {"x": np.ones((2, 3))},
-        TypeError,
-        "x must have one of the dtypes float32.*, got float64",
-    ),
-    "x swapped": (
-        {"x": X.astype(">f4")},
-        TypeError,
-        "x must have one of the dtypes float32.*, got >f4",
-    ),
+    "x float64": ({"x": np.ones((2, 3))}, TypeError, "dtypes float32.*, got float64"),
+    "x swapped": ({"x": X.astype(">f4")}, TypeError, "dtypes float32.*, got >f4"),
     "x scalar": ({"x": np.array(1, np.float32)}, ValueError, "x must have shape"),
     "D is 0": ({"x": X[:, :0]}, ValueError, "D >= 1"),
     "x transposed": ({"x": np.ones((3, 2), np.float32).T}, ValueError, "x must be C-contiguous"),
@@ -769,6 +752,10 @@ def test_benchmark_of_the_fake(fake_cupy, monkeypatch, tmp_path, capsys):
         copies = [c for c in record["measured"] if c["pass"] == one["pass"] and "copy" in c["rung"]]
         fraction = min(c["microseconds"] for c in copies) / one["microseconds"]
         assert one["fraction of copy"] == pytest.approx(fraction)
+    monkeypatch.setattr(benchmark, "TRIED", ((32, 64), (4, 1024), (64,)))
+    monkeypatch.setattr(benchmark, "TRIED_SUMS", ((10,), (16,)))
+    assert benchmark.main(["--tune", "--shapes", "9x128", "9x132"]) == 0
+    assert {"forward<32, 1, 4>", "column_sums<32, 16>"} <= set(fake_cupy.compiled)
     right = live.layer_norm_backward
 
     def wrong(dy, cache, **how):

@@ -45,15 +45,13 @@ def both_passes(dy, x, gamma, beta, eps=1e-5, layer=layernorm):
 @pytest.mark.parametrize("offset", [0, 1e4, 1e7])
 def test_promise_against_decimal_arithmetic(layer, dtype, D, offset):
     dy, x, gamma, beta = data((4 if D < 1000 else 1, D), dtype, seed=D, offset=offset)
-    y, dx, dgamma, dbeta, bound = oracle(dy, x, gamma, beta)
     got = both_passes(dy, x, gamma, beta, layer=layer)
-    assert norm_wise(got[0], y) <= PROMISE[dtype]
-    assert norm_wise(got[1], dx, bound) <= PROMISE[dtype]
+    dgamma, dbeta = assert_y_and_dx(got, dy, x, gamma, beta, limit=PROMISE[dtype])
     assert norm_wise(got[2], dgamma, max(np.abs(dgamma).max(), 0.1)) <= PROMISE[dtype]
     assert norm_wise(got[3], dbeta) <= PROMISE[dtype]
     if layer is layernorm:
         staged = layer_norm_backward_staged(dy, x, gamma)
-        assert norm_wise(staged[0], dx, bound) <= PROMISE[dtype]
+        assert_y_and_dx((got[0], staged[0]), dy, x, gamma, beta, limit=PROMISE[dtype])
         assert np.array_equal(staged[1], got[2]) and np.array_equal(staged[2], got[3])
 
 
@@ -63,7 +61,8 @@ def staged_passes(dy, x, gamma, beta):
 
 
 # each (dy, x, gamma, beta) -> y, dx, dgamma, dbeta
-IMPLEMENTATIONS = {"reference": both_passes, "staged": staged_passes}
+blocked_passes = functools.partial(both_passes, layer=blocked)
+IMPLEMENTATIONS = {"reference": both_passes, "staged": staged_passes, "blocked": blocked_passes}
 implementations = pytest.mark.parametrize(
     "passes", IMPLEMENTATIONS.values(), ids=IMPLEMENTATIONS.keys()
 )
@@ -102,9 +101,7 @@ def test_promise_where_results_cancel(passes):
     assert_promise(passes, dy, x, np.eye(5, dtype=np.float32)[0], beta)
 
 
-@pytest.mark.parametrize(
-    "passes", [both_passes, staged_passes, functools.partial(both_passes, layer=blocked)]
-)
+@implementations
 @pytest.mark.parametrize("scale, noise", [(1e4, 0), (1e4, 1), (1, 0.01)])
 @pytest.mark.parametrize("spread", [0.01, 0.3])
 def test_promise_where_gamma_times_dy_cancels(passes, scale, noise, spread):
@@ -118,11 +115,10 @@ def test_promise_where_gamma_times_dy_cancels(passes, scale, noise, spread):
     assert_promise(passes, dy, x, gamma, beta)
 
 
+@implementations
 @pytest.mark.parametrize("D, offset, mean", [(4, 0, 0.5), (4, 1e7, -1e4), (8, 1e7, 5)])
-@pytest.mark.parametrize("name", IMPLEMENTATIONS)
-def test_promise_for_a_million_rows(name, D, offset, mean):
+def test_promise_for_a_million_rows(passes, D, offset, mean):
     """Twenty times the same rows, so that the errors of the sums have one sign and add up."""
-    passes = IMPLEMENTATIONS[name]
     rng = np.random.default_rng(3)
     x, dy = (m + rng.standard_normal((50_000, D)) for m in (offset, mean))
     gamma, beta = rng.uniform(0.5, 2, (2, D))
@@ -138,59 +134,48 @@ def test_rows_of_any_size_are_right(layer, size, eps):
     dy, _, gamma, beta = data((3, 7), np.float32)
     rng = np.random.default_rng(1)
     x = (size * rng.uniform(-1, 1, (3, 7))).astype(np.float32)
-    y, dx, _, _, bound = oracle(dy, x, gamma, beta, eps)
     rstd_fits = size > 1e-37 or eps > 0  # else 1 / std is beyond float32
     with np.errstate(over="ignore", invalid="ignore"):
         got = both_passes(dy, x, gamma, beta, eps, layer=layer)
         staged, _, _ = layer_norm_backward_staged(dy, x, gamma, eps)
-    assert norm_wise(got[0], y) <= 4e-7
-    for candidate in (got[1], staged):
+    for dx in (got[1], staged):
         if rstd_fits:
-            assert norm_wise(candidate, dx, bound + DENORMAL) <= 4e-7
+            assert_y_and_dx((got[0], dx), dy, x, gamma, beta, eps, 4e-7, DENORMAL)
         else:
-            assert not np.isfinite(candidate).all()
+            assert not np.isfinite(dx).all()
+
+
+def assert_y_and_dx(got, dy, x, gamma, beta, eps=1e-5, limit=4e-7, least=0):
+    """Return the right dgamma and dbeta."""
+    y, dx, *sums, bound = oracle(dy, x, gamma, beta, eps)
+    assert norm_wise(got[0], y) <= limit
+    assert norm_wise(got[1], dx, bound + least) <= limit
+    return sums
 
 
 def test_one_huge_entry_among_small_ones(layer):
     dy, x, gamma, beta = data((3, 9), np.float32)
     x[0, 4], x[1, 0], x[2, 8] = 1e20, -3e38, 1e30
-    y, dx, _, _, bound = oracle(dy, x, gamma, beta)
     got = both_passes(dy, x, gamma, beta, layer=layer)
-    assert norm_wise(got[0], y) <= 4e-7
-    assert norm_wise(got[1], dx, bound + DENORMAL) <= 4e-7
+    assert_y_and_dx(got, dy, x, gamma, beta, least=DENORMAL)
 
 
 def test_float64_rows_near_the_end_of_the_range(layer):
     dy, x, gamma, beta = data((2, 6), sigma=1e307)
-    y, dx, _, _, bound = oracle(dy, x, gamma, beta)
     got = both_passes(dy, x, gamma, beta, layer=layer)
-    assert norm_wise(got[0], y) <= 1e-15
-    assert norm_wise(got[1], dx, bound) <= 1e-14
+    assert_y_and_dx(got, dy, x, gamma, beta, limit=1e-14)
 
 
 @pytest.mark.parametrize("offset", [0, 10, 300])
-@pytest.mark.parametrize("D", [2, 33, 1024])
-def test_float16_is_half_an_ulp_from_the_truth(layer, D, offset):
+@pytest.mark.parametrize("D", [4, 33, 1024])
+def test_float16_is_computed_in_float32_and_rounded_once(layer, D, offset):
     dy, x, gamma, beta = data((4, D), np.float16, seed=D, offset=offset)
-    y, dx, dgamma, dbeta, bound = oracle(dy, x, gamma, beta)
-    scales = np.abs(y).max(), bound, np.abs(dgamma).max(), np.abs(dbeta).max()
-    for got, truth, scale in zip(
-        both_passes(dy, x, gamma, beta, layer=layer), (y, dx, dgamma, dbeta), scales
-    ):
-        half_ulp = np.spacing(np.abs(truth).astype(np.float16)).astype(np.float64) / 2
-        assert np.all(np.abs(got.astype(np.float64) - truth) <= half_ulp * 1.001 + 4e-7 * scale)
-
-
-def test_float16_is_computed_in_float32(layer):
-    dy, x, gamma, beta = data((5, 64), np.float16, offset=100, sigma=3)
     wide = both_passes(*(a.astype(np.float32) for a in (dy, x, gamma, beta)), layer=layer)
     narrow = both_passes(dy, x, gamma, beta, layer=layer)
     for a, b in zip(narrow, wide):
         assert a.dtype == np.float16
         assert np.array_equal(a, b.astype(np.float16))
-    large = np.float16(6e4) * np.array(
-        [1, -1, 0.5, 0.25], np.float16
-    )  # its square is not a float16
+    large = np.array([6e4, -6e4, 3e4, 15e3], np.float16)  # its square is not a float16
     assert np.isfinite(layer.layer_norm_forward(large, gamma[:4], beta[:4])[0]).all()
     _, cache = layer.layer_norm_forward(x, gamma, beta)
     assert cache.rstd.dtype == np.float32
@@ -300,22 +285,13 @@ def test_bad_values_spoil_their_row_only(layer, bad):
     assert np.isnan(staged[0][2]).all() and np.isfinite(staged[0][others]).all()
 
 
-def test_constant_rows_and_single_features(layer):
-    dy, _, gamma, beta = data((2, 6))
-    y, dx, dgamma, _ = both_passes(dy, np.full((2, 6), 7.3), gamma, beta, layer=layer)
-    assert np.array_equal(y, np.broadcast_to(beta, (2, 6)))
-    g = gamma * dy
-    assert np.allclose(dx, (g - g.mean(axis=-1, keepdims=True)) / np.sqrt(1e-5), rtol=1e-13)
-    assert not dgamma.any()
-    dy, x, gamma, beta = data((3, 1))
-    y, dx, _, _ = both_passes(dy, x, gamma, beta, layer=layer)
-    assert np.array_equal(y, np.broadcast_to(beta, (3, 1))) and not dx.any()
-
-
 @pytest.mark.parametrize("D", [1, 4])
 @pytest.mark.parametrize(
     "dtype, sizes",
-    [(np.float32, [1e17, 1e18, 1e19, 1e20, 3e38]), (np.float64, [1e155, 1e156, 1e200, 1.7e308])],
+    [
+        (np.float32, [7.3, 1e17, 1e18, 1e19, 1e20, 3e38]),
+        (np.float64, [7.3, 1e155, 1e156, 1e200, 1.7e308]),
+    ],
 )
 def test_constant_rows_of_any_size(layer, dtype, sizes, D):
     dy, _, gamma, beta = data((len(sizes), D), dtype)
@@ -326,6 +302,7 @@ def test_constant_rows_of_any_size(layer, dtype, sizes, D):
     assert np.array_equal(got[0], np.broadcast_to(beta, x.shape)) and not got[2].any()
     for candidate in (got[1], layer_norm_backward_staged(dy, x, gamma)[0]):
         assert norm_wise(candidate, dx, np.abs(g).max() / np.sqrt(1e-5)) <= PROMISE[dtype]
+        assert D > 1 or not candidate.any()
 
 
 @pytest.mark.parametrize("eps", [1e30, 1e39, 1e60, 1e300])
@@ -345,14 +322,12 @@ def test_eps_beyond_the_dtype(eps):
 BAD_FORWARD = {
     "x integer": ({"x": np.ones((2, 3), int)}, TypeError, "x must be floating-point"),
     "x boolean": ({"x": np.ones((2, 3), bool)}, TypeError, "x must be floating-point"),
-    "x text": ({"x": np.array([["a", "b", "c"]])}, TypeError, "x must be floating-point"),
     "x object": ({"x": np.array([[1.0, 2.0, None]])}, TypeError, "x must be floating-point"),
     "x scalar": ({"x": 3.0}, ValueError, "x must have shape"),
     "D is 0": ({"x": np.ones((2, 0))}, ValueError, "D >= 1"),
     "gamma integer": ({"gamma": np.ones(3, int)}, TypeError, "gamma must be floating-point"),
     "gamma length": ({"gamma": np.ones(4)}, ValueError, r"gamma must have shape \(3,\)"),
     "gamma scalar": ({"gamma": 1.0}, ValueError, r"gamma must have shape \(3,\).*got shape \(\)"),
-    "gamma matrix": ({"gamma": np.ones((1, 3))}, ValueError, "gamma must have shape"),
     "beta integer": ({"beta": np.zeros(3, int)}, TypeError, "beta must be floating-point"),
     "beta length": ({"beta": np.zeros(2)}, ValueError, r"beta must have shape \(3,\)"),
     "eps negative": ({"eps": -1e-5}, ValueError, "eps must be finite and not negative"),

@@ -6,8 +6,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ..checks import check_eps
+from . import instances
 from .arguments import check_array, check_kernel, check_size, load_width
-from .instances import BACKWARD, COLUMNS, FORWARD, STORED, blocks_for, column_sums, configuration
 
 SINGLE_LIMIT = 512 * 1024  # bytes of partial sums that one block can add up without delay
 
@@ -66,7 +66,7 @@ class Cache(NamedTuple):
 
 def forward(backend, x, gamma, beta, eps, kernel="forward", width=None):
     """Launch the forward pass; see `lnlib.gpu.layer_norm_forward` for the arguments."""
-    check_kernel(kernel, FORWARD)
+    check_kernel(kernel, instances.FORWARD)
     check_array(backend, "x", x)
     check_size(x)
     D = x.shape[-1]
@@ -80,7 +80,7 @@ def forward(backend, x, gamma, beta, eps, kernel="forward", width=None):
     outputs = {"y": y, "mean": mean, "mean_lo": mean_lo, "rstd": rstd}
     numbers = {"eps": np.float32(eps), "D": np.int32(D)}
     width = load_width(backend, width, D, *inputs.values(), y)
-    chosen = configuration(kernel, D, width, stored=STORED[x.dtype.name].cpp)
+    chosen = instances.configuration(kernel, D, width, stored=instances.STORED[x.dtype.name].cpp)
     if rows:
         backend.run(chosen, rows, inputs, outputs, numbers)
     return y, Cache(x, mean, mean_lo, rstd, gamma)
@@ -88,7 +88,7 @@ def forward(backend, x, gamma, beta, eps, kernel="forward", width=None):
 
 def backward(backend, dy, cache, kernel="backward", width=None):
     """Launch the backward pass; see `lnlib.gpu.layer_norm_backward` for the arguments."""
-    check_kernel(kernel, BACKWARD)
+    check_kernel(kernel, instances.BACKWARD)
     if not isinstance(cache, Cache):
         raise TypeError(f"cache must be a lnlib.gpu.Cache, got {type(cache).__name__}")
     x, mean, mean_lo, rstd, gamma = cache
@@ -98,12 +98,12 @@ def backward(backend, dy, cache, kernel="backward", width=None):
         check_array(backend, f"cache.{name}", getattr(cache, name), shape, "float32")
     check_array(backend, "cache.gamma", gamma, x.shape[-1:], x.dtype)
     check_array(backend, "dy", dy, x.shape, x.dtype)
-    D, stored = x.shape[-1], STORED[x.dtype.name].cpp
+    D, stored = x.shape[-1], instances.STORED[x.dtype.name].cpp
     rows = x.size // D
     dx = backend.empty(x.shape, x.dtype)
     inputs = {"x": x, "dy": dy, "gamma": gamma, "mean": mean, "mean_lo": mean_lo, "rstd": rstd}
     width = load_width(backend, width, D, x, dy, gamma, dx)
-    chosen = configuration(kernel, D, width, backend.shared_limit(), stored)
+    chosen = instances.configuration(kernel, D, width, backend.shared_limit(), stored)
     if rows == 0:
         return dx, *backend.xp.zeros((2, D), x.dtype)
     if kernel == "backward_atomic":
@@ -112,7 +112,7 @@ def backward(backend, dy, cache, kernel="backward", width=None):
         backend.run(chosen, rows, inputs, outputs, {"D": np.int32(D)})
         return dx, dgamma, dbeta
 
-    blocks = blocks_for(rows, backend.resident_blocks(chosen), chosen.rows)
+    blocks = instances.blocks_for(rows, backend.resident_blocks(chosen), chosen.rows)
     partial = backend.empty((blocks, 2, D), np.float32)
     gradients = backend.empty((2, D), x.dtype)
     outputs = {"dx": dx, "partial": partial}
@@ -128,6 +128,6 @@ def backward(backend, dy, cache, kernel="backward", width=None):
     if kernel != "backward_single":
         inputs, outputs = {"partial": partial}, {"gradients": gradients}
         numbers = {"rows": np.int32(blocks), "columns": np.int32(2 * D)}
-        second = column_sums(blocks, stored)
-        backend.run(second, -(-2 * D // COLUMNS), inputs, outputs, numbers)
+        second = instances.column_sums(blocks, stored)
+        backend.run(second, -(-2 * D // instances.COLUMNS), inputs, outputs, numbers)
     return dx, *gradients
