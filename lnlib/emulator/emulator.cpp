@@ -431,7 +431,7 @@ static int told(const Access &before, const Report &by)
     return fence || by.settled[before.thread] > before.time || before.atomic ? 3 : 2;
 }
 
-// How much of it has come to this thread, by atomics of its own block on the same integer: 0, nothing;
+// How much of it has come to this thread, by later atomics of its own block on the same integer: 0, nothing;
 // 1 to 3 as above; 4, all of it, and this thread has a fence.
 static int heard(const Access &before)
 {
@@ -443,7 +443,7 @@ static int heard(const Access &before)
         if (mine.thread != threadIdx.x && epoch <= mine.epoch && !warp)
             continue;
         for (size_t r = theirs.end; r-- > theirs.first && most < 4;)
-            if (reports[r].counter == mine.counter) {
+            if (reports[r].counter == mine.counter && reports[r].time < mine.time) {
                 const int much = told(before, reports[r]);
                 const bool fence = self().fence > mine.time || settled[mine.thread] > mine.time;
                 most = much + (much == 3 && fence) > most ? much + (much == 3 && fence) : most;
@@ -471,7 +471,7 @@ static void check_blocks(const Array &array, long long offset, const Access &bef
 static void check_order(const Array &array, long long offset, const Access &before, const char *did,
                         const char *verb, unsigned place)
 {
-    if (unordered(before))
+    if (unordered(before) && !(reports_of[blockIdx.x].end && heard(before) == 4))
         stop("%s: thread %u %s it in line @%x, and thread %u %s it in line @%x, with no barrier in between, in block %u",
              element(array, offset), threadIdx.x, verb, place, before.thread, did, before.place, blockIdx.x);
     if (before.block && before.block != blockIdx.x + 1 && !array.site)

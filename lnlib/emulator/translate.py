@@ -7,7 +7,7 @@ OTHER_WORDS = re.compile(
     r"cooperative_groups|cg|cuda|nvcuda|wmma|h2?(exp|log|r?sqrt|rcp|sin|cos)\w*|__(dp4a|nanosleep|trap|"
     r"assert_fail|match_\w+_sync|reduce_\w+_sync|h\w+|byte_perm|brev|funnelshift_\w+|asm)\b"
 )
-KNOWN_HEADERS = r"(?m)^\s*#\s*include <(cuda|device_|c?math|std|c?float)[\w.]*>"
+KNOWN_HEADERS = r"(?m)^[ \t]*#\s*include <(cuda|device_|c?math|std|c?float)[\w.]*>"
 FOREIGN = r"(?m)#\s*include\b.*|\basm\b|\b(std|cuda)\b *::"
 COMMENT_OR_STRING = r'//[^\n]*|/\*.*?\*/|"(?:\\.|[^"\\\n])*"'
 QUALIFIERS = r"(?:(?:extern|static|volatile|(?:__align__|alignas)\([^)]*\))\s+)*"
