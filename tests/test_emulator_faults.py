@@ -48,7 +48,9 @@ LINE = HEAD.count("\n") + 4  # where each body begins
 
 def kernel_of(bodies):
     """Return a kernel whose last argument says which of the bodies it runs."""
-    cases = [f'case {k}: {{\n#line {LINE} "kernel.cu"\n{b}\n}} break;' for k, b in enumerate(bodies)]
+    cases = [
+        f'case {k}: {{\n#line {LINE} "kernel.cu"\n{b}\n}} break;' for k, b in enumerate(bodies)
+    ]
     return "\n".join([
         f"{HEAD}\n__global__ void test(float *out, float *partial, int *counter, int which)",
         "{ int t = threadIdx.x, b = blockIdx.x, i = b * blockDim.x + t, lane = t % 32;",
