@@ -87,13 +87,14 @@ FAULTS = {
     # __ldg
     "partial[i] = t;\n__syncthreads();\nout[i] = __ldg(&partial[i ^ 1]);":
         r"partial\[\d+\]: .* reads it by __ldg in line 2, .* line 0: __ldg is for what no thread",
-    "partial[i] = t;\nout[i] = __ldg(&partial[i]);": "reads it by __ldg in line 1, .* line 0: __ldg",
+    "partial[i] = t;\nout[i] = __ldg(&partial[i]);": "by __ldg in line 1, .* line 0: __ldg",
     "float v = __ldg(&partial[i ^ 1]);\n__syncthreads();\npartial[i] = v;":
         "writes it in line 2, and __ldg reads it in line 0: __ldg is for what no thread",
     # __device__ variables
     "total += 1;": "a __device__ variable: thread .* in line 0, and .* with no barrier in between",
     "if (t == 0)\ntotal += 1;": "a __device__ variable: .* line 1, .* line 1: blocks run in any",
-    "results[t] = t;\nout[i] = results[t ^ 1];": "a __device__ variable: .* line (0|1), .* line (0|1), with no barrier",
+    "results[t] = t;\nout[i] = results[t ^ 1];":
+        "a __device__ variable: .* line (0|1), .* line (0|1), with no barrier",
     "if (b == 0)\nresults[t] = t;\nelse\nout[i] = results[t];":
         "a __device__ variable: .* line (1|3), .* line (1|3): blocks run in any order",
     # functions of the host
@@ -188,7 +189,8 @@ VALID = {
     # the last warp of all
     "partial[i] = t; __syncwarp(); __threadfence(); int n = 0; if (lane == 0) n ="
     " atomicAdd(counter, 1); n = __shfl_sync(~0u, n, 0); __threadfence(); if (n == 5)"
-    " for (int k = lane; k < 64; k += 32) out[k] = partial[k] + partial[64 + k] + partial[128 + k];":
+    " for (int k = lane; k < 64; k += 32) out[k] = partial[k] + partial[64 + k]"
+    " + partial[128 + k];":
         SUMS,
     # the last thread of all
     "partial[i] = t; __threadfence(); int n = atomicAdd(counter, 1); __threadfence();"
@@ -201,7 +203,8 @@ VALID = {
     " __shared__ float s[2]; if (lane == 0) s[t / 32] = v; __syncthreads(); out[i] = s[0] + s[1];":
         np.full(192, 64),
     "float v = t; for (int n = 1; n < 32; n *= 2) { float u = __shfl_up_sync(~0u, v, n);"
-    " if (lane >= n) v += u; } out[i] = v;": np.tile(np.cumsum(S.reshape(2, 32), axis=1).ravel(), 3),
+    " if (lane >= n) v += u; } out[i] = v;":
+        np.tile(np.cumsum(S.reshape(2, 32), axis=1).ravel(), 3),
     "unsigned m = lane < 16 ? 0xffff : 0xffff0000; float v = t; if (lane < 16) v ="
     " __shfl_xor_sync(m, v, 1); else v = __shfl_xor_sync(m, v, 2); out[i] = v;":
         np.tile(np.where(T % 32 < 16, T ^ 1, T ^ 2), 3),
@@ -232,9 +235,9 @@ VALID = {
     " atomicMin(&m[3], 7u + t); atomicSub(&m[4], 1u); __syncthreads(); out[i] = (m[0] == ~0u)"
     " + 2 * (m[1] == 0) + 4 * (m[2] == 0) + 8 * (m[3] == 7) + 16 * (m[4] == -64u);":
         np.full(192, 31),
-    "__shared__ int most; if (t == 0) most = 0; __syncthreads(); int seen = 0, old; do { old = seen;"
-    " seen = atomicCAS(&most, old, max(old, t)); } while (seen != old); __syncthreads();"
-    " out[i] = most;": np.full(192, 63),
+    "__shared__ int most; if (t == 0) most = 0; __syncthreads(); int seen = 0, old; do {"
+    " old = seen; seen = atomicCAS(&most, old, max(old, t)); } while (seen != old);"
+    " __syncthreads(); out[i] = most;": np.full(192, 63),
     # words
     "char4 c = make_char4(1, 2, -3, 4); uchar4 u = make_uchar4(1, 2, 3, 255); float s, k;"
     " sincosf(0, &s, &k); out[i] = c.z + u.w + s + k + sizeof(short4);": np.full(192, 261),
@@ -246,8 +249,8 @@ VALID = {
     " out[i] = __low2float(c) + __half22float2(c).y + float(h) + __hlt(h, a.x)"
     " + isinf(__low2float(d));": np.full(192, 2048 + 2 + 3 + 1 + 1),
     "__nv_bfloat162 a = __floats2bfloat162_rn(256, 1); a = __hmul2(a, a) + a;"
-    " __nv_bfloat16 s = __hadd(__low2bfloat16(__bfloat162bfloat162(256)), __float2bfloat16(1)); out[i] ="
-    " __low2float(a) / 256 + float(s) + float(__hneg(a.y));": np.full(192, 256 + 256 - 2),
+    " __nv_bfloat16 s = __hadd(__low2bfloat16(__bfloat162bfloat162(256)), __float2bfloat16(1));"
+    " out[i] = __low2float(a) / 256 + float(s) + float(__hneg(a.y));": np.full(192, 256 + 256 - 2),
 }  # fmt: skip
 
 
@@ -298,8 +301,8 @@ def test_arithmetic_flushes_and_nothing_else(flush):
     half = rng.integers(0, 0x400, 64, dtype=np.uint16).view(np.float16)  # subnormal
     source = """#include <cuda_fp16.h>
     #include <cuda_bf16.h>
-    __global__ void test(const float *a, const float *b, const __half *h, float *product, float *sum,
-        float *fused, float *copy, float *wide, __half *narrow, __nv_bfloat16 *brain)
+    __global__ void test(const float *a, const float *b, const __half *h, float *product,
+        float *sum, float *fused, float *copy, float *wide, __half *narrow, __nv_bfloat16 *brain)
     {
         const int t = threadIdx.x;
         product[t] = a[t] * b[t];

@@ -317,13 +317,16 @@ struct Access {
     bool atomic;
 };
 
+struct Cell {
+    Access writer, reader, other_reader, foreign_reader;  // two readers of a block, one of another block
+    unsigned constant;                                    // where __ldg has read it
+};
+
 struct Array {
     const char *name;
     char *data;
     size_t begin, bytes, element, row, cell;  // begin: bytes before the first that is there; cell: that an Access is kept for
-    Access *writer, *reader, *other_reader;   // two readers of a block
-    Access *foreign_reader;                   // ... and one of another block
-    unsigned *constant;                       // where __ldg has read it
+    Cell *cells;
     void **site;                              // of shared memory: where the kernel declares it
     long long loaded, stored, loads, stores;  // bytes; elements
     long long requests, sectors, conflicts;
@@ -374,15 +377,7 @@ static void *reserve(size_t bytes)  // zeros; memory is taken where it is touche
     return found;
 }
 
-static void keep_accesses(Array &array)
-{
-    const size_t cells = array.bytes / array.cell + 1;
-    array.writer = (Access *)reserve(cells * (4 * sizeof(Access) + sizeof(unsigned)));
-    array.reader = array.writer + cells;
-    array.other_reader = array.reader + cells;
-    array.foreign_reader = array.other_reader + cells;
-    array.constant = (unsigned *)(array.foreign_reader + cells);
-}
+static void keep_accesses(Array &array) { array.cells = (Cell *)reserve((array.bytes / array.cell + 1) * sizeof(Cell)); }
 
 // At a barrier. Reports that were made since the last one keep the numbers as they were.
 static void settle()
@@ -397,8 +392,7 @@ static void settle()
 
 static Access access_now(unsigned place, bool atomic)
 {
-    return {blockIdx.x + 1, (unsigned)epoch, (unsigned)self().warp_epoch, now, place,
-            (unsigned short)threadIdx.x, atomic};
+    return {blockIdx.x + 1, (unsigned)epoch, (unsigned)self().warp_epoch, now, place, (unsigned short)threadIdx.x, atomic};
 }
 
 static bool unordered(const Access &before)
@@ -457,8 +451,7 @@ static void check_blocks(const Array &array, long long offset, const Access &bef
                          const char *verb, unsigned place)
 {
     static const char *const sentences[] = {
-        ": blocks run in any order", " with no barrier before that block's atomicAdd",
-        " with no __threadfence before that block's atomicAdd",
+        ": blocks run in any order", " with no barrier before that block's atomicAdd", " with no __threadfence before that block's atomicAdd",
         ", with no __threadfence between this block's atomicAdd and here"};
     const int much = heard(before);
     if (much < 4)
@@ -501,39 +494,30 @@ static void touch(const void *address, size_t bytes, Kind kind, unsigned place)
     if ((bytes == 8 || bytes == 16) && offset % bytes)
         stop("%s: thread %u of block %u wants to %s %zu bytes in line @%x at an address that is not a multiple of %zu",
              element(array, offset), threadIdx.x, blockIdx.x, verb, bytes, place, bytes);
-    if (!global) {
-        log_request(array, offset, bytes, kind != READ, place);
-        if (kind == ATOMIC)
-            log_request(array, offset, bytes, false, place);
-    }
+    log_request(array, offset, bytes, kind != READ, place);
+    if (kind == ATOMIC)
+        log_request(array, offset, bytes, false, place);
     verb = kind == READ ? "reads" : kind == WRITE ? "writes" : "adds to";
     const size_t start = offset - array.begin;
     for (size_t k = start / array.cell; k <= (start + bytes - 1) / array.cell; k++) {
-        Access &writer = array.writer[k];
-        if (constant && writer.block)
-            stop("%s: thread %u of block %u reads it by __ldg in line @%x, and thread %u of block %u wrote it in line @%x: "
-                 "__ldg is for what no thread of the kernel writes", element(array, offset), threadIdx.x, blockIdx.x,
-                 place, writer.thread, writer.block - 1, writer.place);
-        const bool own = array.reader[k].block == blockIdx.x + 1 && array.reader[k].thread == threadIdx.x;
-        if (kind != READ && array.constant[k] && !own)
-            stop("%s: thread %u of block %u %s it in line @%x, and __ldg reads it in line @%x: __ldg is for what no thread of "
-                 "the kernel writes", element(array, offset), threadIdx.x, blockIdx.x, verb, place, array.constant[k]);
+        Cell &cell = array.cells[k];
+        Access &writer = cell.writer, &reader = cell.reader;
+        const bool here = reader.block == blockIdx.x + 1, own = here && reader.thread == threadIdx.x;
+        if (constant ? writer.block : kind != READ && cell.constant && !own)
+            stop("%s: thread %u of block %u %s in line @%x, and %s in line @%x: __ldg is for what no thread of the kernel "
+                 "writes", element(array, offset), threadIdx.x, blockIdx.x, constant ? "reads it by __ldg" : "writes it",
+                 place, constant ? "a thread wrote it" : "__ldg reads it", constant ? writer.place : cell.constant);
         if (!(kind == ATOMIC && writer.atomic))
             check_order(array, offset, writer, writer.atomic ? "added to" : "wrote", verb, place);
-        Access &reader = array.reader[k];
         if (kind == READ) {
-            if (reader.block && reader.block != blockIdx.x + 1)
-                array.foreign_reader[k] = reader;
-            const bool free = reader.block != blockIdx.x + 1 || reader.epoch != (unsigned)epoch
-                              || reader.thread == threadIdx.x;
-            (free ? reader : array.other_reader[k]) = access_now(place, false);
-            if (constant)
-                array.constant[k] = place;
+            if (!here)
+                cell.foreign_reader = reader;
+            (here && !own && reader.epoch == (unsigned)epoch ? cell.other_reader : reader) = access_now(place, false);
+            cell.constant = constant ? place : cell.constant;
             continue;
         }
-        check_order(array, offset, reader, "read", verb, place);
-        check_order(array, offset, array.other_reader[k], "read", verb, place);
-        check_order(array, offset, array.foreign_reader[k], "read", verb, place);
+        for (const Access *one = &reader; one <= &cell.foreign_reader; one++)
+            check_order(array, offset, *one, "read", verb, place);
         writer = access_now(place, kind == ATOMIC);
     }
     constant = false;
@@ -637,7 +621,6 @@ ATOMIC_FUNCTION(float, atomicAdd, VALUE(float), before + value, false)
 ATOMIC_FUNCTION(double, atomicAdd, VALUE(double), before + value, false)
 ATOMIC_FUNCTION(float, atomicExch, VALUE(float), value, false)
 ATOMIC_FUNCTION(unsigned, atomicInc, (unsigned *where, unsigned limit), before >= limit ? 0 : before + 1, true)
-ATOMIC_FUNCTION(unsigned, atomicDec, (unsigned *where, unsigned limit), !before || before > limit ? limit : before - 1, true)
 
 namespace emulated {
 
@@ -650,10 +633,8 @@ void launch_bounds(unsigned most, ...)
         stop("a block is launched with %u threads, and the kernel's __launch_bounds__ in line @%x allows %u", blockDim.x, CALLER, most);
 }
 
-void host_function()
-{
-    stop("thread %u of block %u calls the function in line @%x, which has no __device__ in front", threadIdx.x, blockIdx.x, CALLER);
-}
+#define HOST_FUNCTION "thread %u of block %u calls the function in line @%x, which has no __device__ in front"
+void host_function() { stop(HOST_FUNCTION, threadIdx.x, blockIdx.x, CALLER); }
 
 }  // namespace emulated
 
@@ -692,9 +673,7 @@ void *__tsan_memset(void *to, int value, size_t bytes)
     return memset(to, value, bytes);
 }
 
-void __tsan_init() {}
-void __tsan_func_entry(void *) {}
-void __tsan_func_exit() {}
+void __tsan_init() {} void __tsan_func_entry(void *) {} void __tsan_func_exit() {}
 
 struct Place { const char *file; unsigned line, column; };  // as -fsanitize=bounds,alignment,null has it
 struct Type { unsigned short kind, info; char name[1]; };
@@ -747,7 +726,7 @@ static unsigned visits[MAX_PLACES][MAX_THREADS];
 
 static void log_request(Array &array, size_t offset, size_t bytes, bool write, unsigned place)
 {
-    if (!profiling)
+    if (!profiling || &array == &globals)
         return;
     unsigned k = (place * 2 + write) % MAX_PLACES;
     for (int tries = 0; places[k] != place * 2 + write && places[k] && tries < MAX_PLACES; tries++)
@@ -777,10 +756,7 @@ static int turns(const Entry *first, const Entry *end)
     return most;
 }
 
-static int compare(const void *a, const void *b)
-{
-    return *(const Entry *)a < *(const Entry *)b ? -1 : *(const Entry *)b < *(const Entry *)a;
-}
+static int compare(const void *a, const void *b) { return *(Entry *)a < *(Entry *)b ? -1 : *(Entry *)b < *(Entry *)a; }
 
 static void tally()
 {
@@ -945,13 +921,8 @@ int launch(void (*kernel_)())
         stop("a block has 1 to %d threads, not %u", MAX_THREADS, blockDim.x);
     if (dynamic_bytes > MAX_SHARED)
         stop("a block has at most %u bytes of shared memory, not %u", MAX_SHARED, dynamic_bytes);
-    stacks = (char *)mmap(nullptr, MAX_THREADS * STACK, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANON, -1, 0);
-    if (stacks == MAP_FAILED)
-        stop("the emulator got no memory");
-    globals.name = "a __device__ variable";
-    globals.data = (char *)(((size_t)&globals - GLOBALS / 2) & ~(size_t)15);
-    globals.bytes = GLOBALS;
-    globals.element = globals.cell = 1;
+    stacks = (char *)reserve(MAX_THREADS * STACK);
+    globals = {"a __device__ variable", (char *)(((size_t)&globals - GLOBALS / 2) & ~(size_t)15), 0, GLOBALS, 1, 0, 1};
     keep_accesses(globals);
     if (flush)
         flush_to_zero();

@@ -93,22 +93,16 @@ typedef __nv_bfloat16 nv_bfloat16;
     static inline H &operator sign##=(H &a, H b) { return a = a sign b; } \
     static inline H##2 __h##name##2(H##2 a, H##2 b) { return {a.x sign b.x, a.y sign b.y}; } \
     static inline H##2 operator sign(H##2 a, H##2 b) { return {a.x sign b.x, a.y sign b.y}; }
-#define EMULATED_HALF_COMPARISON(H, name, sign) \
-    static inline bool __h##name(H a, H b) { return float(a) sign float(b); } \
-    static inline bool operator sign(H a, H b) { return float(a) sign float(b); }
+#define EMULATED_HALF_COMPARISON(H, name, sign) static inline bool __h##name(H a, H b) { return float(a) sign float(b); }
 #define EMULATED_HALF(H, word, word2) \
     struct alignas(4) H##2 { H x, y; H##2() = default; H##2(H a, H b) : x(a), y(b) {} }; \
     static inline float __##word##2float(H x) { return x; } \
     static inline H __float2##word(float x) { return x; } \
     static inline H __float2##word##_rn(float x) { return x; } \
     EMULATED_HALF_OPERATION(H, add, +) EMULATED_HALF_OPERATION(H, sub, -) EMULATED_HALF_OPERATION(H, mul, *) \
-    static inline H __hdiv(H a, H b) { return float(a) / float(b); } \
-    static inline H operator/(H a, H b) { return float(a) / float(b); } \
-    static inline H operator-(H a) { return -float(a); } \
+    EMULATED_HALF_OPERATION(H, div, /) \
     static inline H __hneg(H a) { return -float(a); } \
     static inline H __habs(H a) { return __builtin_fabsf(a); } \
-    static inline H __hmax(H a, H b) { return __builtin_fmaxf(a, b); } \
-    static inline H __hmin(H a, H b) { return __builtin_fminf(a, b); } \
     static inline H __hfma(H a, H b, H c) { return __builtin_fmaf(a, b, c); } \
     static inline H##2 __hfma2(H##2 a, H##2 b, H##2 c) { return {__hfma(a.x, b.x, c.x), __hfma(a.y, b.y, c.y)}; } \
     EMULATED_HALF_COMPARISON(H, lt, <) EMULATED_HALF_COMPARISON(H, gt, >) EMULATED_HALF_COMPARISON(H, le, <=) \
@@ -171,10 +165,6 @@ EMULATED_ROUNDED(__fadd_rn, +) EMULATED_ROUNDED(__fsub_rn, -) EMULATED_ROUNDED(_
 EMULATED_ROUNDED(__fdividef, /)
 static inline float __fmaf_rn(float x, float y, float z) { return __builtin_fmaf(x, y, z); }
 static inline void sincosf(float x, float *s, float *c) { *s = sinf(x), *c = cosf(x); }
-static inline float __sinf(float x) { return __builtin_sinf(x); }
-static inline float __cosf(float x) { return __builtin_cosf(x); }
-static inline float __powf(float x, float y) { return __builtin_powf(x, y); }
-static inline float __saturatef(float x) { return fminf(fmaxf(x, 0), 1); }
 static inline float __expf(float x) { return __builtin_expf(x); }
 static inline float __logf(float x) { return __builtin_logf(x); }
 static inline int __popc(unsigned x) { return __builtin_popcount(x); }
@@ -212,7 +202,7 @@ static inline int __all_sync(unsigned mask, int yes, WHERE) { return __ballot_sy
 EMULATED_ATOMICS(int) EMULATED_ATOMICS(unsigned) EMULATED_ATOMICS(unsigned long long)
 float atomicAdd(float *where, float value), atomicExch(float *where, float value);
 double atomicAdd(double *where, double value);
-unsigned atomicInc(unsigned *where, unsigned limit), atomicDec(unsigned *where, unsigned limit);
+unsigned atomicInc(unsigned *where, unsigned limit);
 
 extern "C" int emulated_printf(const char *, ...) __attribute__((format(printf, 1, 2)));
 #define printf emulated_printf
@@ -244,14 +234,11 @@ template <class T> struct Shape { enum { element = sizeof(T), row = 0 }; };
 template <class T, size_t N> struct Shape<T[N]> { enum { element = sizeof(T), row = 0 }; };
 template <class T, size_t M, size_t N> struct Shape<T[M][N]> { enum { element = sizeof(T), row = N }; };
 
-template <class T>
-static inline T &shared(void **site, const char *name)
+template <class T> static inline T &shared(void **site, const char *name)
 {
     return *(T *)shared(site, name, sizeof(T), Shape<T>::element, Shape<T>::row);
 }
-
-template <class T>
-static inline auto dynamic_shared(void **site, const char *name)  // T is an array
+template <class T> static inline auto dynamic_shared(void **site, const char *name)  // T is an array
 {
     return &(*(T *)shared(site, name, 0, Shape<T>::element, Shape<T>::row))[0];
 }
@@ -259,15 +246,10 @@ static inline auto dynamic_shared(void **site, const char *name)  // T is an arr
 struct Argument {  // becomes whatever type the kernel's parameter has
     int k;
     template <class T> operator T *() const { return (T *)argument(k, sizeof(T)); }
-    operator float() const { return real(k); }
-    operator double() const { return real(k); }
-    operator int() const { return whole(k); }
-    operator unsigned() const { return whole(k); }
-    operator long() const { return whole(k); }
-    operator unsigned long() const { return whole(k); }
-    operator long long() const { return whole(k); }
-    operator unsigned long long() const { return whole(k); }
-    operator bool() const { return whole(k); }
+#define EMULATED_NUMBER(T, read) operator T() const { return read(k); }
+    EMULATED_NUMBER(float, real) EMULATED_NUMBER(double, real) EMULATED_NUMBER(int, whole) EMULATED_NUMBER(bool, whole)
+    EMULATED_NUMBER(unsigned, whole) EMULATED_NUMBER(long, whole) EMULATED_NUMBER(unsigned long, whole)
+    EMULATED_NUMBER(long long, whole) EMULATED_NUMBER(unsigned long long, whole)
 };
 
 }  // namespace emulated
@@ -291,8 +273,7 @@ EMULATED_LOADS(unsigned char) EMULATED_LOADS(short) EMULATED_LOADS(unsigned shor
 EMULATED_LOADS(int) EMULATED_LOADS(unsigned) EMULATED_LOADS(long) EMULATED_LOADS(unsigned long)
 EMULATED_LOADS(long long) EMULATED_LOADS(unsigned long long) EMULATED_LOADS(float2)
 EMULATED_LOADS(float4) EMULATED_LOADS(double2) EMULATED_LOADS(int2) EMULATED_LOADS(int4)
-EMULATED_LOADS(uint2) EMULATED_LOADS(uint4) EMULATED_LOADS(__half) EMULATED_LOADS(__nv_bfloat16)
-EMULATED_LOADS(__half2) EMULATED_LOADS(__nv_bfloat162) EMULATED_LOADS(char4) EMULATED_LOADS(uchar4)
+EMULATED_LOADS(uint2) EMULATED_LOADS(uint4) EMULATED_LOADS(__half) EMULATED_LOADS(__nv_bfloat16) EMULATED_LOADS(__half2)
 template <class T> __device__ inline void __stcs(T *to, T value) { *to = value; }
 template <class T> __device__ inline void __stcg(T *to, T value) { *to = value; }
 #undef WHERE

@@ -4,7 +4,6 @@ import platform
 import re
 import signal
 import tempfile
-from types import MappingProxyType
 from typing import NamedTuple
 
 import numpy as np
@@ -37,7 +36,7 @@ class Launch(NamedTuple):
         What messages call the source.
     first_block : int
         Blocks before it are not run.
-    begins : dict of str to int
+    begins : dict of str to int, optional
         For arrays of which only the end is there, to test large offsets: how many elements are
         left out before. No block that is run may use those.
     """
@@ -50,7 +49,7 @@ class Launch(NamedTuple):
     shared_bytes: int = 0
     file: str = "kernel.cu"
     first_block: int = 0
-    begins: dict = MappingProxyType({})
+    begins: dict | None = None
 
 
 class Traffic(NamedTuple):
@@ -123,15 +122,14 @@ def run(launch, order="forward", counts=None, seconds=300, is_valid=None, flush=
     """
     _check_launch(launch, order, flush)
     program = build(launch, is_valid)
-    lines = [f"seconds {seconds}", f"order {order}", f"flush {flush:d}"]
-    ending = "run" if counts is None else "profile"
-    left, done = _start(launch, program, seconds, [*lines, ending])
+    how = [f"seconds {seconds}", f"order {order}", f"flush {flush:d}"]
+    left, done = _start(launch, program, seconds, [*how, "run" if counts is None else "profile"])
     print(done.stdout, end="")
     for line in [] if counts is None else done.stderr.splitlines():
         name, *added = line.rsplit(maxsplit=len(Traffic._fields))
         counts[name] = Traffic(*map(sum, zip(counts.get(name, Traffic()), map(int, added))))
     if done.returncode == HEARD:
-        _start(launch, program, seconds, [*lines, "opposite 1", "run"])
+        _start(launch, program, seconds, [*how, "opposite 1", "run"])
     return left
 
 
@@ -166,7 +164,7 @@ def _write(file, launch, lines):
         if isinstance(value, np.ndarray):
             file.seek(end)
             file.write(value.tobytes())
-            begin = launch.begins.get(name, 0) * value.itemsize
+            begin = (launch.begins or {}).get(name, 0) * value.itemsize
             lines.append(f"array {name} {end} {value.nbytes} {value.itemsize} {begin}")
             places[name] = end
             end += -(-value.nbytes // PAGE) * PAGE
