@@ -27,19 +27,28 @@ thread 1 read it in line 6, with no barrier in between, in block 0
 
 What it reports, with the threads and the lines: an access outside of an array, or at an address
 that is not aligned; a race between the threads of a block, or between blocks that no atomic and
-fence order; a barrier or a shuffle that some threads do not reach; shared memory beyond the limits
-of sm_90; a thread that never ends. Shared memory and registers hold NaN until they are written. It
-also counts what a kernel asks of memory: see `Traffic`.
+fence order, in arrays, shared memory and __device__ variables; a write where another thread has
+read; __ldg of what a thread of the kernel writes; a barrier or a shuffle that some threads do not
+reach; more threads than __launch_bounds__ allows; a call of a function without __device__; shared
+memory beyond the limits of sm_90; a thread that never ends. If blocks wait for the last of them,
+the kernel is run again with the blocks in the opposite order, so that a last block which is known
+by its number is found out. Shared memory and registers hold NaN until they are written. With
+flush=True, float32 numbers below 2**-126 count as zero in arithmetic, as with -ftz=true on a GPU.
+It also counts what a kernel asks of memory: see `Traffic`.
 
 What it does not check: how long anything takes. It knows blocks and grids of one dimension and
-warps that run in any order, but not several blocks that run at a time. Subnormal numbers are kept,
-where a GPU may flush them to zero; sqrtf and the like are those of the CPU. A block that writes to
-global memory what an earlier block has read is not reported; nor is a race on a __device__ array.
-CUDA that it does not know raises `Unsupported`, which does not mean that the kernel is wrong.
+warps that run in any order, but not several blocks that run at a time. sqrtf and the like are those
+of the CPU; flush=True flushes float64 below 2**-1022, too. Of the reads of one number it remembers
+those of two threads in the latest block and one in another block. A thread may write what only it
+has read by __ldg before. That __restrict__ is true is not checked; nor is an index by a pointer
+into a __device__ array. Constructors need no __device__ here. Blocks listen to each other through
+one integer: what a block has heard from a third one does not count as said. A volatile access is an
+access like any other. CUDA that the emulator does not know raises `Unsupported`, which does not
+mean that the kernel is wrong.
 
 It needs NumPy, and Linux or macOS. `status` says what is missing.
 '''
 
 from .build import NoCompiler, available, compiler, status
-from .launch import Launch, Traffic, run
+from .launch import FLUSHES, Launch, Traffic, run
 from .translate import EmulationError, Unsupported

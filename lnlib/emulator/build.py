@@ -16,6 +16,7 @@ from pathlib import Path
 from .translate import EmulationError, errors_in, explain, translate
 
 FOLDER = Path(__file__).parent
+REFUSED = "-Werror=return-type", "-Werror=vla"
 LOCK = threading.Lock()  # one compilation at a time
 call = functools.partial(subprocess.run, capture_output=True, encoding="utf-8", errors="replace")
 
@@ -110,8 +111,8 @@ def _require(done, problem):
 
 def _compile(result, text, *flags):
     command = [*compiler(), "-c", "-o", result, "-std=c++17", "-ffp-contract=off", "-fno-rtti"]
-    command += ["-fno-exceptions", "-fno-threadsafe-statics", "-Werror=return-type", "-fPIE"]
-    return call([*command, "-I", FOLDER, *flags, "-x", "c++", "-"], input=text)
+    command += ["-fno-exceptions", "-fno-threadsafe-statics", "-fPIE"]
+    return call([*command, "-I", FOLDER, *flags, *REFUSED, "-x", "c++", "-"], input=text)
 
 
 @functools.cache

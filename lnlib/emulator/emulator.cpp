@@ -62,9 +62,9 @@ struct Thread {
     bool orders;       // that wait is a __syncwarp
     int phase;         // number of shuffles so far, modulo 2
     int warp_epoch;    // number of __syncwarp so far
+    int meetings;      // ... and of all that it waited for its warp
     int fence_epoch;
     unsigned fence;    // when its last __threadfence was
-    unsigned settled;  // ... and its last one before the last barrier
     long steps;        // accesses to memory and waits; a thread that never ends is stopped
     char sent[2][8];   // what it gives to the other lanes
 };
@@ -77,6 +77,7 @@ static char *stacks;
 static jmp_buf scheduler;
 static int epoch;          // number of barriers this block has passed
 static unsigned now;       // counts fences and atomics
+static unsigned *settled;  // of each thread: its last __threadfence before the last barrier
 static int votes[2];       // of __syncthreads_count
 static void (*kernel)();
 
@@ -126,16 +127,6 @@ int __syncthreads_count(int predicate, const char *file, int line)
     votes[phase] += predicate != 0;
     wait(AT_BARRIER, file, line);
     return votes[phase];
-}
-
-int __syncthreads_or(int predicate, const char *file, int line)
-{
-    return __syncthreads_count(predicate, file, line) != 0;
-}
-
-int __syncthreads_and(int predicate, const char *file, int line)
-{
-    return __syncthreads_count(!predicate, file, line) == 0;
 }
 
 static void meet_warp(unsigned mask, bool orders, const char *file, int line)
@@ -192,6 +183,14 @@ unsigned __ballot_sync(unsigned mask, int predicate, const char *file, int line)
     return ballot;
 }
 
+// The lanes that come to the same place, while all others wait elsewhere or have returned.
+unsigned __activemask(const char *file, int line)
+{
+    self().mask = self().orders = 0;
+    wait(IN_WARP, file, line);
+    return self().met;
+}
+
 static bool same_place(const Thread &a, const Thread &b)
 {
     return a.line == b.line && (a.file == b.file || !strcmp(a.file, b.file));
@@ -216,13 +215,15 @@ static bool release_warp(int first)
             continue;
         unsigned met = 0;
         for (int u = first; u < end; u++)
-            if (mask >> (u - first) & 1 && threads[u].state != RETURNED)
+            if (mask ? mask >> (u - first) & 1 && threads[u].state != RETURNED
+                     : threads[u].state == IN_WARP && !threads[u].mask && same_place(threads[u], threads[t]))
                 met |= 1u << (u - first);
         for (int u = first; u < end; u++)
             if (met >> (u - first) & 1) {
                 threads[u].state = READY;
                 threads[u].met = met;
                 threads[u].warp_epoch += threads[u].orders;
+                threads[u].meetings++;
             }
         released = true;
     }
@@ -259,6 +260,7 @@ static const char *where(const Thread &thread)
 }
 
 static void poison_shared();
+static void settle();
 
 static void run_block(const int *order)
 {
@@ -271,6 +273,7 @@ static void run_block(const int *order)
         threads[t].context.uc_stack.ss_size = STACK;
         makecontext(&threads[t].context, fiber, 0);
     }
+    settle();
     for (;;) {
         bool progress = false;
         for (int k = 0; k < count; k++)
@@ -296,11 +299,10 @@ static void run_block(const int *order)
             return;
         if (arrived + returned < count)
             stuck();
-        for (int t = 0; t < count; t++) {
+        for (int t = 0; t < count; t++)
             if (threads[t].state == AT_BARRIER)
                 threads[t].state = READY;
-            threads[t].settled = threads[t].fence;
-        }
+        settle();
         votes[++epoch % 2] = 0;
     }
 }
@@ -315,32 +317,44 @@ struct Access {
     bool atomic;
 };
 
+struct Cell {
+    Access writer, reader, other_reader, foreign_reader;  // two readers of a block, one of another block
+    unsigned constant;                                    // where __ldg has read it
+};
+
 struct Array {
     const char *name;
     char *data;
-    size_t bytes, element, row, cell;         // cell: bytes that an Access is kept for
-    Access *writer, *reader, *other_reader;   // of shared memory two readers are enough to tell
+    size_t begin, bytes, element, row, cell;  // begin: bytes before the first that is there; cell: that an Access is kept for
+    Cell *cells;
     void **site;                              // of shared memory: where the kernel declares it
     long long loaded, stored, loads, stores;  // bytes; elements
     long long requests, sectors, conflicts;
 };
 
-// What a block has told the others: its last atomic on an integer in global memory. A write that
-// comes before it is seen by who has read that integer, if both sides have fences.
+// What a thread tells other blocks by an atomic on an integer in global memory. An access that comes
+// before it is seen by who comes to the same integer later, if both sides have fences.
 struct Report {
-    bool made;
-    int thread, epoch, fence_epoch;
+    const void *counter;
+    unsigned thread;
+    int epoch, warp_epoch, meetings, fence_epoch;
     unsigned fence, time, *settled;
 };
+struct Reports { size_t first, end; };  // of a block
 
 const int MAX_ARRAYS = 64;
-static size_t slot = (size_t)1 << 32;  // addresses for each array, which lies in the middle
+static size_t slot = (size_t)1 << 36;  // addresses for each array, which lies in the middle
 static char *space;
 static Array arrays[MAX_ARRAYS];       // from the front those of global memory, from the back shared ones
 static int shared_arrays;
-static size_t dynamic_bytes, static_bytes;
-const size_t MAX_STATIC = 48 * 1024, MAX_SHARED = 227 * 1024;  // of sm_90, which has most
+static unsigned dynamic_bytes, static_bytes;
+const unsigned MAX_STATIC = 48 * 1024, MAX_SHARED = 227 * 1024;  // of sm_90, which has most
 static Report *reports;
+static Reports *reports_of;
+static size_t report_count, report_room;
+static bool launched, heard_others, constant;  // constant: the next access is a __ldg
+static Array globals;                          // __device__ variables: all around this one
+const size_t GLOBALS = (size_t)1 << 26;
 
 static char *middle(const Array &array) { return space + (&array - arrays) * slot + slot / 2; }
 
@@ -355,10 +369,30 @@ static void reserve_space()
     }
 }
 
+static void *reserve(size_t bytes)  // zeros; memory is taken where it is touched
+{
+    void *found = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANON | MAP_NORESERVE, -1, 0);
+    if (found == MAP_FAILED)
+        stop("the emulator got no memory");
+    return found;
+}
+
+static void keep_accesses(Array &array) { array.cells = (Cell *)reserve((array.bytes / array.cell + 1) * sizeof(Cell)); }
+
+// At a barrier. Reports that were made since the last one keep the numbers as they were.
+static void settle()
+{
+    static size_t reported = -1;
+    if (reported != report_count)
+        settled = (unsigned *)malloc(MAX_THREADS * sizeof(unsigned));
+    reported = report_count;
+    for (unsigned t = 0; t < blockDim.x; t++)
+        settled[t] = threads[t].fence;
+}
+
 static Access access_now(unsigned place, bool atomic)
 {
-    return {blockIdx.x + 1, (unsigned)epoch, (unsigned)self().warp_epoch, now, place,
-            (unsigned short)threadIdx.x, atomic};
+    return {blockIdx.x + 1, (unsigned)epoch, (unsigned)self().warp_epoch, now, place, (unsigned short)threadIdx.x, atomic};
 }
 
 static bool unordered(const Access &before)
@@ -371,7 +405,7 @@ static const char *element(const Array &array, long long offset)
 {
     static char text[200];
     const long long k = offset / (long long)array.element;
-    if (array.bytes <= array.element && array.site)
+    if ((array.bytes <= array.element && array.site) || &array == &globals)
         return array.name;
     if (array.row && k >= 0)
         snprintf(text, sizeof text, "%s[%lld][%lld]", array.name, k / (long long)array.row, k % (long long)array.row);
@@ -380,35 +414,61 @@ static const char *element(const Array &array, long long offset)
     return text;
 }
 
-// What happened before is in another block. Has that block said so, and has this one listened?
-static void check_blocks(const Array &array, long long offset, const Access &before, const char *verb, unsigned place)
+// Whether a report says of an access that it is done: 1, no; 2, yes, but for a fence; 3, yes.
+static int told(const Access &before, const Report &by)
 {
-    const Report &told = reports[before.block - 1], &heard = reports[blockIdx.x];
-    const bool asked = heard.made && (heard.thread == (int)threadIdx.x || epoch > heard.epoch);
-    const char *sentence = nullptr;
-    if (!told.made || !asked)
-        sentence = ": blocks run in any order";
-    else if (before.epoch >= (unsigned)told.epoch && before.thread != told.thread)
-        sentence = " with no barrier before that block's atomicAdd";
-    else if (!(before.time < (before.thread == told.thread ? told.fence : told.settled[before.thread])
-               || (told.fence > before.time && (unsigned)told.fence_epoch > before.epoch)) && !before.atomic)
-        sentence = " with no __threadfence before that block's atomicAdd";
-    else if (!(self().fence > heard.time || threads[heard.thread].settled > heard.time))
-        sentence = ", with no __threadfence between this block's atomicAdd and here";
-    if (sentence)
-        stop("%s: thread %u of block %u %s it in line @%x, and thread %u of block %u wrote it in line @%x%s",
-             element(array, offset), threadIdx.x, blockIdx.x, verb, place, before.thread, before.block - 1,
-             before.place, sentence);
+    const bool warp = by.thread / 32 == before.thread / 32u && by.warp_epoch > (int)before.warp_epoch;
+    const bool near = by.thread == before.thread || warp;
+    if (by.time <= before.time || !(near || by.epoch > (int)before.epoch))
+        return 1;
+    const bool fence = by.fence > before.time && (near || by.fence_epoch > (int)before.epoch);
+    return fence || by.settled[before.thread] > before.time || before.atomic ? 3 : 2;
+}
+
+// How much of it has come to this thread, by later atomics of its own block on the same integer: 0, nothing;
+// 1 to 3 as above; 4, all of it, and this thread has a fence.
+static int heard(const Access &before)
+{
+    const Reports theirs = reports_of[before.block - 1];
+    int most = 0;
+    for (size_t h = report_count; h-- > reports_of[blockIdx.x].first && most < 4;) {
+        const Report &mine = reports[h];
+        const bool warp = mine.thread / 32 == threadIdx.x / 32 && self().meetings > mine.meetings;
+        if (mine.thread != threadIdx.x && epoch <= mine.epoch && !warp)
+            continue;
+        for (size_t r = theirs.end; r-- > theirs.first && most < 4;)
+            if (reports[r].counter == mine.counter && reports[r].time < mine.time) {
+                const int much = told(before, reports[r]);
+                const bool fence = self().fence > mine.time || settled[mine.thread] > mine.time;
+                most = much + (much == 3 && fence) > most ? much + (much == 3 && fence) : most;
+            }
+    }
+    return most;
+}
+
+// What happened before is in another block. Has that block said so, and has this one listened?
+static void check_blocks(const Array &array, long long offset, const Access &before, const char *did,
+                         const char *verb, unsigned place)
+{
+    static const char *const sentences[] = {
+        ": blocks run in any order", " with no barrier before that block's atomicAdd", " with no __threadfence before that block's atomicAdd",
+        ", with no __threadfence between this block's atomicAdd and here"};
+    const int much = heard(before);
+    if (much < 4)
+        stop("%s: thread %u of block %u %s it in line @%x, and thread %u of block %u %s it in line @%x%s",
+             element(array, offset), threadIdx.x, blockIdx.x, verb, place, before.thread, before.block - 1, did,
+             before.place, sentences[much]);
+    heard_others = true;
 }
 
 static void check_order(const Array &array, long long offset, const Access &before, const char *did,
                         const char *verb, unsigned place)
 {
-    if (unordered(before))
+    if (unordered(before) && !(reports_of[blockIdx.x].end && heard(before) == 4))
         stop("%s: thread %u %s it in line @%x, and thread %u %s it in line @%x, with no barrier in between, in block %u",
              element(array, offset), threadIdx.x, verb, place, before.thread, did, before.place, blockIdx.x);
     if (before.block && before.block != blockIdx.x + 1 && !array.site)
-        check_blocks(array, offset, before, verb, place);
+        check_blocks(array, offset, before, did, verb, place);
 }
 
 static void log_request(Array &array, size_t offset, size_t bytes, bool write, unsigned place);
@@ -417,19 +477,20 @@ enum Kind { READ, WRITE, ATOMIC };
 
 static void touch(const void *address, size_t bytes, Kind kind, unsigned place)
 {
-    const size_t from = (const char *)address - space;
-    if (from >= MAX_ARRAYS * slot || !space)
-        return;  // the thread's own
+    const size_t from = (const char *)address - space, around = (const char *)address - globals.data;
+    const bool global = from >= MAX_ARRAYS * slot;
+    if (!launched || (global && around >= GLOBALS) || (size_t)((const char *)address - stacks) < MAX_THREADS * STACK)
+        return (void)(constant = false);  // the thread's own
     count_steps(1);
-    Array &array = arrays[from / slot];
+    Array &array = global ? globals : arrays[from / slot];
     const char *verb = kind == READ ? "read" : kind == WRITE ? "write" : "add to";
     if (!array.data)
         stop("thread %u of block %u wants to %s what no array holds, in line @%x", threadIdx.x, blockIdx.x, verb, place);
     const long long offset = (const char *)address - array.data;
-    if (offset < 0 || offset + bytes > array.bytes)
+    if (offset < (long long)array.begin || offset + bytes > array.begin + array.bytes)
         stop("%s is out of range: thread %u of block %u wants to %s it in line @%x, and %s%s has %zu elements",
              element(array, offset), threadIdx.x, blockIdx.x, verb, place, array.site ? "the shared array " : "",
-             array.name, array.bytes / array.element);
+             array.name, (array.begin + array.bytes) / array.element);
     if ((bytes == 8 || bytes == 16) && offset % bytes)
         stop("%s: thread %u of block %u wants to %s %zu bytes in line @%x at an address that is not a multiple of %zu",
              element(array, offset), threadIdx.x, blockIdx.x, verb, bytes, place, bytes);
@@ -437,41 +498,44 @@ static void touch(const void *address, size_t bytes, Kind kind, unsigned place)
     if (kind == ATOMIC)
         log_request(array, offset, bytes, false, place);
     verb = kind == READ ? "reads" : kind == WRITE ? "writes" : "adds to";
-    for (size_t k = offset / array.cell; k <= (offset + bytes - 1) / array.cell; k++) {
-        Access &writer = array.writer[k];
+    const size_t start = offset - array.begin;
+    for (size_t k = start / array.cell; k <= (start + bytes - 1) / array.cell; k++) {
+        Cell &cell = array.cells[k];
+        Access &writer = cell.writer, &reader = cell.reader;
+        const bool here = reader.block == blockIdx.x + 1, own = here && reader.thread == threadIdx.x;
+        if (constant ? writer.block : kind != READ && cell.constant && !own)
+            stop("%s: thread %u of block %u %s in line @%x, and %s in line @%x: __ldg is for what no thread of the kernel "
+                 "writes", element(array, offset), threadIdx.x, blockIdx.x, constant ? "reads it by __ldg" : "writes it",
+                 place, constant ? "a thread wrote it" : "__ldg reads it", constant ? writer.place : cell.constant);
         if (!(kind == ATOMIC && writer.atomic))
             check_order(array, offset, writer, writer.atomic ? "added to" : "wrote", verb, place);
-        if (array.reader && kind == READ) {
-            Access &reader = array.reader[k];
-            const bool free = reader.block != blockIdx.x + 1 || reader.epoch != (unsigned)epoch
-                              || reader.thread == threadIdx.x;
-            (free ? reader : array.other_reader[k]) = access_now(place, false);
-        } else if (array.reader) {
-            check_order(array, offset, array.reader[k], "read", verb, place);
-            check_order(array, offset, array.other_reader[k], "read", verb, place);
+        if (kind == READ) {
+            if (!here)
+                cell.foreign_reader = reader;
+            (here && !own && reader.epoch == (unsigned)epoch ? cell.other_reader : reader) = access_now(place, false);
+            cell.constant = constant ? place : cell.constant;
+            continue;
         }
-        if (kind != READ)
-            writer = access_now(place, kind == ATOMIC);
+        for (const Access *one = &reader; one <= &cell.foreign_reader; one++)
+            check_order(array, offset, *one, "read", verb, place);
+        writer = access_now(place, kind == ATOMIC);
     }
+    constant = false;
 }
 
 // A shared array is made when a thread first comes to its declaration.
-static bool launched;
-
 static void make(Array &array)
 {
     if (!array.bytes)
         array.bytes = dynamic_bytes;
     else if ((static_bytes += array.bytes) > MAX_STATIC)
-        stop("the shared arrays of a block have %zu bytes: more than %zu must be asked for at the launch",
+        stop("the shared arrays of a block have %u bytes: more than %u must be asked for at the launch",
              static_bytes, MAX_STATIC);
-    const size_t cells = array.bytes / array.cell + 1, pages = (array.bytes / 65536 + 1) * 65536;
+    const size_t pages = (array.bytes / 65536 + 1) * 65536;
     if (mprotect(array.data, pages, PROT_READ | PROT_WRITE))
         stop("the emulator got no memory");
     memset(array.data, 0xff, array.bytes);  // as a float: NaN
-    array.writer = (Access *)calloc(3 * cells, sizeof(Access));
-    array.reader = array.writer + cells;
-    array.other_reader = array.reader + cells;
+    keep_accesses(array);
 }
 
 static void poison_shared()
@@ -520,14 +584,15 @@ void __threadfence()
 static void report(const void *where)
 {
     const size_t from = (const char *)where - space;
-    if (from >= MAX_ARRAYS / 2 * slot)
+    if (from >= MAX_ARRAYS / 2 * slot && from < MAX_ARRAYS * slot)
         return;
-    Report &mine = reports[blockIdx.x];
-    if (!mine.settled)
-        mine.settled = (unsigned *)malloc(blockDim.x * sizeof(unsigned));
-    for (unsigned t = 0; t < blockDim.x; t++)
-        mine.settled[t] = threads[t].settled;
-    mine = {true, (int)threadIdx.x, epoch, self().fence_epoch, self().fence, ++now, mine.settled};
+    if (report_count == report_room) {
+        report_room = 2 * report_room + 4096;
+        reports = (Report *)realloc(reports, report_room * sizeof(Report));
+    }
+    const Thread &me = self();
+    reports[report_count++] = {where, threadIdx.x, epoch, me.warp_epoch, me.meetings, me.fence_epoch, me.fence, ++now, settled};
+    reports_of[blockIdx.x].end = report_count;
 }
 
 #define ATOMIC_FUNCTION(T, name, parameters, after, tells) \
@@ -540,16 +605,38 @@ static void report(const void *where)
         *where = after; \
         return before; \
     }
-ATOMIC_FUNCTION(int, atomicAdd, (int *where, int value), before + value, true)
-ATOMIC_FUNCTION(unsigned, atomicAdd, (unsigned *where, unsigned value), before + value, true)
-ATOMIC_FUNCTION(u64, atomicAdd, (u64 *where, u64 value), before + value, true)
-ATOMIC_FUNCTION(float, atomicAdd, (float *where, float value), before + value, false)
-ATOMIC_FUNCTION(double, atomicAdd, (double *where, double value), before + value, false)
+#define VALUE(T) (T *where, T value)
+#define ATOMICS(T) \
+    ATOMIC_FUNCTION(T, atomicAdd, VALUE(T), before + value, true) \
+    ATOMIC_FUNCTION(T, atomicSub, VALUE(T), before - value, true) \
+    ATOMIC_FUNCTION(T, atomicMax, VALUE(T), before > value ? before : value, true) \
+    ATOMIC_FUNCTION(T, atomicMin, VALUE(T), before < value ? before : value, true) \
+    ATOMIC_FUNCTION(T, atomicAnd, VALUE(T), before & value, true) \
+    ATOMIC_FUNCTION(T, atomicOr, VALUE(T), before | value, true) \
+    ATOMIC_FUNCTION(T, atomicXor, VALUE(T), before ^ value, true) \
+    ATOMIC_FUNCTION(T, atomicExch, VALUE(T), value, true) \
+    ATOMIC_FUNCTION(T, atomicCAS, (T *where, T expected, T value), before == expected ? value : before, true)
+ATOMICS(int) ATOMICS(unsigned) ATOMICS(u64)
+ATOMIC_FUNCTION(float, atomicAdd, VALUE(float), before + value, false)
+ATOMIC_FUNCTION(double, atomicAdd, VALUE(double), before + value, false)
+ATOMIC_FUNCTION(float, atomicExch, VALUE(float), value, false)
 ATOMIC_FUNCTION(unsigned, atomicInc, (unsigned *where, unsigned limit), before >= limit ? 0 : before + 1, true)
-ATOMIC_FUNCTION(int, atomicMax, (int *where, int value), before > value ? before : value, true)
-ATOMIC_FUNCTION(int, atomicMin, (int *where, int value), before < value ? before : value, true)
-ATOMIC_FUNCTION(int, atomicExch, (int *where, int value), value, true)
-ATOMIC_FUNCTION(int, atomicCAS, (int *where, int expected, int value), before == expected ? value : before, true)
+
+namespace emulated {
+
+void constant_load() { constant = true; }
+
+// At the beginning of a kernel with __launch_bounds__, and of a function without __device__.
+void launch_bounds(unsigned most, ...)
+{
+    if (blockDim.x > most)
+        stop("a block is launched with %u threads, and the kernel's __launch_bounds__ in line @%x allows %u", blockDim.x, CALLER, most);
+}
+
+#define HOST_FUNCTION "thread %u of block %u calls the function in line @%x, which has no __device__ in front"
+void host_function() { stop(HOST_FUNCTION, threadIdx.x, blockIdx.x, CALLER); }
+
+}  // namespace emulated
 
 // ---- What the compiler calls ---------------------------------------------------------------------
 
@@ -571,19 +658,14 @@ static void range(const void *p, size_t bytes, Kind kind, unsigned place)
 void __tsan_read_range(void *p, size_t bytes) { range(p, bytes, READ, CALLER); }
 void __tsan_write_range(void *p, size_t bytes) { range(p, bytes, WRITE, CALLER); }
 
-void *__tsan_memcpy(void *to, const void *from, size_t bytes)
-{
-    range(from, bytes, READ, CALLER);
-    range(to, bytes, WRITE, CALLER);
-    return memcpy(to, from, bytes);
-}
-
-void *__tsan_memmove(void *to, const void *from, size_t bytes)
-{
-    range(from, bytes, READ, CALLER);
-    range(to, bytes, WRITE, CALLER);
-    return memmove(to, from, bytes);
-}
+#define COPY(name) \
+    void *__tsan_##name(void *to, const void *from, size_t bytes) \
+    { \
+        range(from, bytes, READ, CALLER); \
+        range(to, bytes, WRITE, CALLER); \
+        return name(to, from, bytes); \
+    }
+COPY(memcpy) COPY(memmove)
 
 void *__tsan_memset(void *to, int value, size_t bytes)
 {
@@ -591,9 +673,7 @@ void *__tsan_memset(void *to, int value, size_t bytes)
     return memset(to, value, bytes);
 }
 
-void __tsan_init() {}
-void __tsan_func_entry(void *) {}
-void __tsan_func_exit() {}
+void __tsan_init() {} void __tsan_func_entry(void *) {} void __tsan_func_exit() {}
 
 struct Place { const char *file; unsigned line, column; };  // as -fsanitize=bounds,alignment,null has it
 struct Type { unsigned short kind, info; char name[1]; };
@@ -646,7 +726,7 @@ static unsigned visits[MAX_PLACES][MAX_THREADS];
 
 static void log_request(Array &array, size_t offset, size_t bytes, bool write, unsigned place)
 {
-    if (!profiling)
+    if (!profiling || &array == &globals)
         return;
     unsigned k = (place * 2 + write) % MAX_PLACES;
     for (int tries = 0; places[k] != place * 2 + write && places[k] && tries < MAX_PLACES; tries++)
@@ -676,10 +756,7 @@ static int turns(const Entry *first, const Entry *end)
     return most;
 }
 
-static int compare(const void *a, const void *b)
-{
-    return *(const Entry *)a < *(const Entry *)b ? -1 : *(const Entry *)b < *(const Entry *)a;
-}
+static int compare(const void *a, const void *b) { return *(Entry *)a < *(Entry *)b ? -1 : *(Entry *)b < *(Entry *)a; }
 
 static void tally()
 {
@@ -720,6 +797,11 @@ const int MAX_ARGUMENTS = MAX_ARRAYS / 2;
 static const char *numbers[MAX_ARGUMENTS + 1];
 static int argument_count;
 static char order_word[32];
+static unsigned flush, opposite, first_block;  // opposite: blocks in the opposite order
+static const struct { const char *word; unsigned *number; } settings[] = {
+    {"blocks", &gridDim.x}, {"threads", &blockDim.x}, {"shared", &dynamic_bytes}, {"flush", &flush},
+    {"opposite", &opposite}, {"first", &first_block}};
+const int HEARD = 4;  // what the program returns if blocks have listened to each other
 
 namespace emulated {
 
@@ -760,37 +842,40 @@ static void shuffle_order(int *order, int count, const char *how)
         }
 }
 
-// The next argument is an array: so many bytes of the file, from first on, each number of so many bytes.
-static void add_array(const char *name, size_t first, size_t bytes, size_t number, int file)
+// The next argument is an array: so many bytes of the file, from first on, each number of so many
+// bytes. The array begins so many bytes before.
+static void add_array(const char *name, size_t first, size_t bytes, size_t number, size_t begin, int file)
 {
     Array &array = arrays[argument_count++];
     array.name = strdup(name);
-    array.data = middle(array);
+    array.data = middle(array) - begin;
+    array.begin = begin;
     array.bytes = bytes;
     array.element = array.cell = number < 4 ? number : 4;
-    array.writer = (Access *)calloc(bytes / array.cell + 1, sizeof(Access));
-    if (bytes && mmap(array.data, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, file, first) == MAP_FAILED)
+    keep_accesses(array);
+    if (bytes && mmap(middle(array), bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, file, first) == MAP_FAILED)
         stop("the emulator got no memory");
 }
 
 // The launch comes from stdin, a line for each part of it, and "run" or "profile" at the end:
 //     seconds 300           this program ends then, whatever has become of the one that started it
 //     file /tmp/arrays      holds the arrays, and is changed in place
-//     blocks 3, threads 64, shared 0, order reverse
-//     array x 65536 256 4   an argument, named x: 256 bytes of the file from 65536 on, numbers of 4 bytes
-//     number 0.5            an argument
+//     blocks 3, threads 64, shared 0, order reverse, flush 1, opposite 0, first 0
+//     array x 65536 256 4 0   an argument, named x: 256 bytes of the file from 65536 on, numbers of 4
+//                             bytes, and none is left out before them
+//     number 0.5              an argument
 static void read_launch()
 {
     char word[16], text[4096];
-    size_t first, bytes, number;
+    size_t first, bytes, number, begin;
     int file = -1;
     reserve_space();
     while (scanf("%15s", word) == 1 && argument_count <= MAX_ARGUMENTS) {
         profiling = !strcmp(word, "profile");
         if (profiling || !strcmp(word, "run"))
             return;
-        if (!strcmp(word, "array") && scanf("%4095s %zu %zu %zu", text, &first, &bytes, &number) == 4) {
-            add_array(text, first, bytes, number, file);
+        if (!strcmp(word, "array") && scanf("%4095s %zu %zu %zu %zu", text, &first, &bytes, &number, &begin) == 5) {
+            add_array(text, first, bytes, number, begin, file);
             continue;
         }
         if (scanf(" %4095[^\n]", text) != 1)
@@ -799,18 +884,29 @@ static void read_launch()
             alarm(atoi(text));
         else if (!strcmp(word, "file"))
             file = open(text, O_RDWR);
-        else if (!strcmp(word, "blocks"))
-            gridDim.x = atoi(text);
-        else if (!strcmp(word, "threads"))
-            blockDim.x = atoi(text);
-        else if (!strcmp(word, "shared"))
-            dynamic_bytes = atoll(text);
         else if (!strcmp(word, "order"))
             snprintf(order_word, sizeof order_word, "%.31s", text);
         else if (!strcmp(word, "number"))
             numbers[argument_count++] = strdup(text);
+        for (const auto &setting : settings)
+            if (!strcmp(word, setting.word))
+                *setting.number = atoi(text);
     }
     stop("a launch with a last line, and at most %d arguments, is expected", MAX_ARGUMENTS);
+}
+
+// Numbers below 2**-126 become zero, in what arithmetic takes and in what it gives.
+static void flush_to_zero()
+{
+#if defined(__x86_64__)
+    __builtin_ia32_ldmxcsr(__builtin_ia32_stmxcsr() | 0x8040);
+#elif defined(__aarch64__)
+    u64 control;
+    asm volatile("mrs %0, fpcr" : "=r"(control));
+    asm volatile("msr fpcr, %0" ::"r"(control | 1 << 24));
+#else
+    stop("this processor is not known to flush small numbers to zero");
+#endif
 }
 
 // What the kernel prints goes to stdout, and the profile to stderr.
@@ -824,20 +920,25 @@ int launch(void (*kernel_)())
     if (blockDim.x < 1 || blockDim.x > MAX_THREADS)
         stop("a block has 1 to %d threads, not %u", MAX_THREADS, blockDim.x);
     if (dynamic_bytes > MAX_SHARED)
-        stop("a block has at most %zu bytes of shared memory, not %zu", MAX_SHARED, dynamic_bytes);
-    stacks = (char *)mmap(nullptr, MAX_THREADS * STACK, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANON, -1, 0);
-    if (stacks == MAP_FAILED)
-        stop("the emulator got no memory");
+        stop("a block has at most %u bytes of shared memory, not %u", MAX_SHARED, dynamic_bytes);
+    stacks = (char *)reserve(MAX_THREADS * STACK);
+    globals = {"a __device__ variable", (char *)(((size_t)&globals - GLOBALS / 2) & ~(size_t)15), 0, GLOBALS, 1, 0, 1};
+    keep_accesses(globals);
+    if (flush)
+        flush_to_zero();
     launched = true;
     for (int k = MAX_ARRAYS - shared_arrays; k < MAX_ARRAYS; k++)
         make(arrays[k]);
     for (Thread &thread : threads)
         getcontext(&thread.context);
-    reports = (Report *)calloc(gridDim.x, sizeof(Report));
+    reports_of = (Reports *)calloc(gridDim.x, sizeof(Reports));
     int *blocks = (int *)malloc(gridDim.x * sizeof(int)), order[MAX_THREADS];
     shuffle_order(blocks, gridDim.x, order_word);
     for (int b = 0; b < (int)gridDim.x; b++) {
-        blockIdx.x = blocks[b];
+        blockIdx.x = blocks[opposite ? gridDim.x - 1 - b : b];
+        if (blockIdx.x < first_block)
+            continue;
+        reports_of[blockIdx.x].first = reports_of[blockIdx.x].end = report_count;
         shuffle_order(order, blockDim.x, order_word);
         run_block(order);
         if (profiling)
@@ -848,7 +949,7 @@ int launch(void (*kernel_)())
         if (a.name && profiling)
             fprintf(stderr, "%s%s %lld %lld %lld %lld %lld %lld %lld\n", a.site ? "shared " : "", a.name, a.loaded,
                     a.stored, a.loads, a.stores, a.requests, a.sectors, a.conflicts);
-    return 0;
+    return heard_others ? HEARD : 0;
 }
 
 }  // namespace emulated

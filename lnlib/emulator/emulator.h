@@ -10,7 +10,7 @@
 #define __restrict__ __restrict
 #define __forceinline__
 #define __noinline__
-#define __launch_bounds__(...)
+#define __launch_bounds__(...)  // translate.py puts a check into the kernel
 #define __align__(bytes) __attribute__((aligned(bytes)))
 #define __CUDACC__ 1
 #define warpSize 32
@@ -24,24 +24,17 @@ typedef decltype(sizeof 0) size_t;
 
 // ---- Types ---------------------------------------------------------------------------------------
 
-struct alignas(8) float2 { float x, y; };
-struct float3 { float x, y, z; };
-struct alignas(16) float4 { float x, y, z, w; };
-struct alignas(8) int2 { int x, y; };
-struct alignas(16) int4 { int x, y, z, w; };
-struct alignas(8) uint2 { unsigned x, y; };
-struct alignas(16) uint4 { unsigned x, y, z, w; };
-struct alignas(16) double2 { double x, y; };
-struct uint3 { unsigned x, y, z; };
+#define EMULATED_VECTORS(T, name, most) \
+    struct alignas(2 * sizeof(T)) name##2 { T x, y; }; \
+    struct name##3 { T x, y, z; }; \
+    struct alignas(most) name##4 { T x, y, z, w; }; \
+    static inline name##2 make_##name##2(T x, T y) { return {x, y}; } \
+    static inline name##3 make_##name##3(T x, T y, T z) { return {x, y, z}; } \
+    static inline name##4 make_##name##4(T x, T y, T z, T w) { return {x, y, z, w}; }
+EMULATED_VECTORS(signed char, char, 4) EMULATED_VECTORS(unsigned char, uchar, 4) EMULATED_VECTORS(short, short, 8)
+EMULATED_VECTORS(unsigned short, ushort, 8) EMULATED_VECTORS(int, int, 16) EMULATED_VECTORS(unsigned, uint, 16)
+EMULATED_VECTORS(long long, longlong, 16) EMULATED_VECTORS(float, float, 16) EMULATED_VECTORS(double, double, 16)
 struct dim3 { unsigned x = 1, y = 1, z = 1; };
-static inline float2 make_float2(float x, float y) { return {x, y}; }
-static inline float3 make_float3(float x, float y, float z) { return {x, y, z}; }
-static inline float4 make_float4(float x, float y, float z, float w) { return {x, y, z, w}; }
-static inline int2 make_int2(int x, int y) { return {x, y}; }
-static inline int4 make_int4(int x, int y, int z, int w) { return {x, y, z, w}; }
-static inline uint2 make_uint2(unsigned x, unsigned y) { return {x, y}; }
-static inline uint4 make_uint4(unsigned x, unsigned y, unsigned z, unsigned w) { return {x, y, z, w}; }
-static inline double2 make_double2(double x, double y) { return {x, y}; }
 
 namespace emulated {
 template <class To, class From>
@@ -92,12 +85,41 @@ struct __nv_bfloat16 {  // the upper half of a float32
 
 typedef __half half;
 typedef __nv_bfloat16 nv_bfloat16;
-static inline float __half2float(__half x) { return x; }
-static inline __half __float2half(float x) { return x; }
-static inline __half __float2half_rn(float x) { return x; }
-static inline float __bfloat162float(__nv_bfloat16 x) { return x; }
-static inline __nv_bfloat16 __float2bfloat16(float x) { return x; }
-static inline __nv_bfloat16 __float2bfloat16_rn(float x) { return x; }
+
+// Arithmetic of half types, alone and in pairs: in float32, then rounded.
+#define EMULATED_HALF_OPERATION(H, name, sign) \
+    static inline H __h##name(H a, H b) { return float(a) sign float(b); } \
+    static inline H operator sign(H a, H b) { return float(a) sign float(b); } \
+    static inline H &operator sign##=(H &a, H b) { return a = a sign b; } \
+    static inline H##2 __h##name##2(H##2 a, H##2 b) { return {a.x sign b.x, a.y sign b.y}; } \
+    static inline H##2 operator sign(H##2 a, H##2 b) { return {a.x sign b.x, a.y sign b.y}; }
+#define EMULATED_HALF_COMPARISON(H, name, sign) static inline bool __h##name(H a, H b) { return float(a) sign float(b); }
+#define EMULATED_HALF(H, word, word2) \
+    struct alignas(4) H##2 { H x, y; H##2() = default; H##2(H a, H b) : x(a), y(b) {} }; \
+    static inline float __##word##2float(H x) { return x; } \
+    static inline H __float2##word(float x) { return x; } \
+    static inline H __float2##word##_rn(float x) { return x; } \
+    EMULATED_HALF_OPERATION(H, add, +) EMULATED_HALF_OPERATION(H, sub, -) EMULATED_HALF_OPERATION(H, mul, *) \
+    EMULATED_HALF_OPERATION(H, div, /) \
+    static inline H __hneg(H a) { return -float(a); } \
+    static inline H __habs(H a) { return __builtin_fabsf(a); } \
+    static inline H __hfma(H a, H b, H c) { return __builtin_fmaf(a, b, c); } \
+    static inline H##2 __hfma2(H##2 a, H##2 b, H##2 c) { return {__hfma(a.x, b.x, c.x), __hfma(a.y, b.y, c.y)}; } \
+    EMULATED_HALF_COMPARISON(H, lt, <) EMULATED_HALF_COMPARISON(H, gt, >) EMULATED_HALF_COMPARISON(H, le, <=) \
+    EMULATED_HALF_COMPARISON(H, ge, >=) EMULATED_HALF_COMPARISON(H, eq, ==) EMULATED_HALF_COMPARISON(H, ne, !=) \
+    static inline H##2 __floats2##word2##_rn(float a, float b) { return {a, b}; } \
+    static inline H##2 __float22##word2##_rn(float2 a) { return {a.x, a.y}; } \
+    static inline H##2 __float2##word2##_rn(float a) { return {a, a}; } \
+    static inline H##2 __##word##2##word2(H a) { return {a, a}; } \
+    static inline H##2 __halves2##word2(H a, H b) { return {a, b}; } \
+    static inline H __low2##word(H##2 a) { return a.x; } \
+    static inline H __high2##word(H##2 a) { return a.y; } \
+    static inline float __low2float(H##2 a) { return a.x; } \
+    static inline float __high2float(H##2 a) { return a.y; } \
+    static inline float2 __##word2##2float2(H##2 a) { return {a.x, a.y}; }
+EMULATED_HALF(__half, half, half2) EMULATED_HALF(__nv_bfloat16, bfloat16, bfloat162)
+typedef __half2 half2;
+typedef __nv_bfloat162 nv_bfloat162;
 
 // ---- Arithmetic ----------------------------------------------------------------------------------
 
@@ -138,12 +160,11 @@ EMULATED_EXTREMES(long long) EMULATED_EXTREMES(unsigned long long)
 static inline float __fsqrt_rn(float x) { return __builtin_sqrtf(x); }
 static inline float __frsqrt_rn(float x) { return 1 / __builtin_sqrt(x); }
 static inline float __frcp_rn(float x) { return 1 / x; }
-static inline float __fadd_rn(float x, float y) { return x + y; }
-static inline float __fsub_rn(float x, float y) { return x - y; }
-static inline float __fmul_rn(float x, float y) { return x * y; }
-static inline float __fdiv_rn(float x, float y) { return x / y; }
-static inline float __fdividef(float x, float y) { return x / y; }
+#define EMULATED_ROUNDED(name, sign) static inline float name(float x, float y) { return x sign y; }
+EMULATED_ROUNDED(__fadd_rn, +) EMULATED_ROUNDED(__fsub_rn, -) EMULATED_ROUNDED(__fmul_rn, *) EMULATED_ROUNDED(__fdiv_rn, /)
+EMULATED_ROUNDED(__fdividef, /)
 static inline float __fmaf_rn(float x, float y, float z) { return __builtin_fmaf(x, y, z); }
+static inline void sincosf(float x, float *s, float *c) { *s = sinf(x), *c = cosf(x); }
 static inline float __expf(float x) { return __builtin_expf(x); }
 static inline float __logf(float x) { return __builtin_logf(x); }
 static inline int __popc(unsigned x) { return __builtin_popcount(x); }
@@ -163,32 +184,25 @@ extern const dim3 blockDim, gridDim;
 
 void __syncthreads(WHERE);
 int __syncthreads_count(int predicate, WHERE);
-int __syncthreads_and(int predicate, WHERE);
-int __syncthreads_or(int predicate, WHERE);
+static inline int __syncthreads_or(int yes, WHERE) { return __syncthreads_count(yes, file, line) != 0; }
+static inline int __syncthreads_and(int yes, WHERE) { return __syncthreads_count(!yes, file, line) == 0; }
 void __syncwarp(unsigned mask = 0xffffffff, WHERE);
 void __threadfence();
 static inline void __threadfence_system() { __threadfence(); }
 static inline void __threadfence_block() {}
+unsigned __activemask(WHERE);
 unsigned __ballot_sync(unsigned mask, int predicate, WHERE);
-static inline int __any_sync(unsigned mask, int predicate, WHERE)
-{
-    return __ballot_sync(mask, predicate, file, line) != 0;
-}
-static inline int __all_sync(unsigned mask, int predicate, WHERE)
-{
-    return __ballot_sync(mask, !predicate, file, line) == 0;
-}
+static inline int __any_sync(unsigned mask, int yes, WHERE) { return __ballot_sync(mask, yes, file, line) != 0; }
+static inline int __all_sync(unsigned mask, int yes, WHERE) { return __ballot_sync(mask, !yes, file, line) == 0; }
 
-int atomicAdd(int *where, int value);
-unsigned atomicAdd(unsigned *where, unsigned value);
-unsigned long long atomicAdd(unsigned long long *where, unsigned long long value);
-float atomicAdd(float *where, float value);
+#define EMULATED_ATOMICS(T) \
+    T atomicAdd(T *where, T value), atomicSub(T *where, T value), atomicMax(T *where, T value), \
+        atomicMin(T *where, T value), atomicAnd(T *where, T value), atomicOr(T *where, T value), \
+        atomicXor(T *where, T value), atomicExch(T *where, T value), atomicCAS(T *where, T expected, T value);
+EMULATED_ATOMICS(int) EMULATED_ATOMICS(unsigned) EMULATED_ATOMICS(unsigned long long)
+float atomicAdd(float *where, float value), atomicExch(float *where, float value);
 double atomicAdd(double *where, double value);
 unsigned atomicInc(unsigned *where, unsigned limit);
-int atomicMax(int *where, int value);
-int atomicMin(int *where, int value);
-int atomicExch(int *where, int value);
-int atomicCAS(int *where, int expected, int value);
 
 extern "C" int emulated_printf(const char *, ...) __attribute__((format(printf, 1, 2)));
 #define printf emulated_printf
@@ -211,20 +225,20 @@ char *argument(int k, size_t element);
 double real(int k);
 long long whole(int k);
 int launch(void (*kernel)());
+void constant_load();
+void launch_bounds(unsigned most, ...);
+void host_function();
 
 // The size of an element, and for arrays of arrays how many there are in a row.
 template <class T> struct Shape { enum { element = sizeof(T), row = 0 }; };
 template <class T, size_t N> struct Shape<T[N]> { enum { element = sizeof(T), row = 0 }; };
 template <class T, size_t M, size_t N> struct Shape<T[M][N]> { enum { element = sizeof(T), row = N }; };
 
-template <class T>
-static inline T &shared(void **site, const char *name)
+template <class T> static inline T &shared(void **site, const char *name)
 {
     return *(T *)shared(site, name, sizeof(T), Shape<T>::element, Shape<T>::row);
 }
-
-template <class T>
-static inline auto dynamic_shared(void **site, const char *name)  // T is an array
+template <class T> static inline auto dynamic_shared(void **site, const char *name)  // T is an array
 {
     return &(*(T *)shared(site, name, 0, Shape<T>::element, Shape<T>::row))[0];
 }
@@ -232,44 +246,24 @@ static inline auto dynamic_shared(void **site, const char *name)  // T is an arr
 struct Argument {  // becomes whatever type the kernel's parameter has
     int k;
     template <class T> operator T *() const { return (T *)argument(k, sizeof(T)); }
-    operator float() const { return real(k); }
-    operator double() const { return real(k); }
-    operator int() const { return whole(k); }
-    operator unsigned() const { return whole(k); }
-    operator long() const { return whole(k); }
-    operator unsigned long() const { return whole(k); }
-    operator long long() const { return whole(k); }
-    operator unsigned long long() const { return whole(k); }
-    operator bool() const { return whole(k); }
+#define EMULATED_NUMBER(T, read) operator T() const { return read(k); }
+    EMULATED_NUMBER(float, real) EMULATED_NUMBER(double, real) EMULATED_NUMBER(int, whole) EMULATED_NUMBER(bool, whole)
+    EMULATED_NUMBER(unsigned, whole) EMULATED_NUMBER(long, whole) EMULATED_NUMBER(unsigned long, whole)
+    EMULATED_NUMBER(long long, whole) EMULATED_NUMBER(unsigned long long, whole)
 };
 
 }  // namespace emulated
 
-template <class T>
-static inline T __shfl_sync(unsigned mask, T value, int lane, int width = 32, WHERE)
-{
-    return emulated::shuffled('=', mask, value, lane, width, file, line);
-}
-template <class T>
-static inline T __shfl_xor_sync(unsigned mask, T value, int bits, int width = 32, WHERE)
-{
-    return emulated::shuffled('^', mask, value, bits, width, file, line);
-}
-template <class T>
-static inline T __shfl_up_sync(unsigned mask, T value, unsigned delta, int width = 32, WHERE)
-{
-    return emulated::shuffled('-', mask, value, delta, width, file, line);
-}
-template <class T>
-static inline T __shfl_down_sync(unsigned mask, T value, unsigned delta, int width = 32, WHERE)
-{
-    return emulated::shuffled('+', mask, value, delta, width, file, line);
-}
+#define EMULATED_SHUFFLE(name, kind, Which) \
+    template <class T> static inline T name(unsigned mask, T value, Which which, int width = 32, WHERE) \
+    { return emulated::shuffled(kind, mask, value, which, width, file, line); }
+EMULATED_SHUFFLE(__shfl_sync, '=', int) EMULATED_SHUFFLE(__shfl_xor_sync, '^', int)
+EMULATED_SHUFFLE(__shfl_up_sync, '-', unsigned) EMULATED_SHUFFLE(__shfl_down_sync, '+', unsigned)
 
 // Loads and stores with a hint for the cache are loads and stores. A GPU has these loads for numbers
 // and built-in vectors only.
 #define EMULATED_LOADS(T) \
-    __device__ inline T __ldg(const T *from) { return *from; } \
+    __device__ inline T __ldg(const T *from) { emulated::constant_load(); return *from; } \
     __device__ inline T __ldcs(const T *from) { return *from; } \
     __device__ inline T __ldcg(const T *from) { return *from; } \
     __device__ inline T __ldca(const T *from) { return *from; } \
@@ -279,7 +273,7 @@ EMULATED_LOADS(unsigned char) EMULATED_LOADS(short) EMULATED_LOADS(unsigned shor
 EMULATED_LOADS(int) EMULATED_LOADS(unsigned) EMULATED_LOADS(long) EMULATED_LOADS(unsigned long)
 EMULATED_LOADS(long long) EMULATED_LOADS(unsigned long long) EMULATED_LOADS(float2)
 EMULATED_LOADS(float4) EMULATED_LOADS(double2) EMULATED_LOADS(int2) EMULATED_LOADS(int4)
-EMULATED_LOADS(uint2) EMULATED_LOADS(uint4) EMULATED_LOADS(__half) EMULATED_LOADS(__nv_bfloat16)
+EMULATED_LOADS(uint2) EMULATED_LOADS(uint4) EMULATED_LOADS(__half) EMULATED_LOADS(__nv_bfloat16) EMULATED_LOADS(__half2)
 template <class T> __device__ inline void __stcs(T *to, T value) { *to = value; }
 template <class T> __device__ inline void __stcg(T *to, T value) { *to = value; }
 #undef WHERE

@@ -1,5 +1,6 @@
 """Launch a kernel in a process of its own, and say what it left or what it did wrong."""
 
+import platform
 import re
 import signal
 import tempfile
@@ -11,6 +12,8 @@ from .build import build, call, with_lines
 from .translate import EmulationError
 
 PAGE = 65536  # bytes: arrays begin where a page of memory can begin
+HEARD = 4  # what the program returns if its blocks have listened to each other
+FLUSHES = platform.machine().lower() in ("x86_64", "amd64", "aarch64", "arm64")
 
 
 class Launch(NamedTuple):
@@ -31,6 +34,11 @@ class Launch(NamedTuple):
         Of shared memory whose size the kernel leaves to the launch.
     file : str
         What messages call the source.
+    first_block : int
+        Blocks before it are not run.
+    begins : dict of str to int, optional
+        For arrays of which only the end is there, to test large offsets: how many elements are
+        left out before. No block that is run may use those.
     """
 
     source: str
@@ -40,6 +48,8 @@ class Launch(NamedTuple):
     arguments: dict
     shared_bytes: int = 0
     file: str = "kernel.cu"
+    first_block: int = 0
+    begins: dict | None = None
 
 
 class Traffic(NamedTuple):
@@ -72,7 +82,7 @@ class Traffic(NamedTuple):
     conflicts: int = 0
 
 
-def run(launch, order="forward", counts=None, seconds=300, is_valid=None):
+def run(launch, order="forward", counts=None, seconds=300, is_valid=None, flush=False):
     """Run a kernel on the CPU. What it prints is printed.
 
     Parameters
@@ -87,6 +97,10 @@ def run(launch, order="forward", counts=None, seconds=300, is_valid=None):
     is_valid : callable, optional
         Of a Launch: True if another compiler of CUDA takes its kernel, False if not, None if that
         compiler is not here. It is asked about a kernel that does not compile here.
+    flush : bool
+        Whether arithmetic takes numbers below 2**-126, the subnormal ones of float32, for zero, and
+        gives zero in their place, as a kernel that is compiled with -ftz=true does. This works on
+        x86-64 and 64-bit ARM: see `FLUSHES`. Conversions of half types keep small numbers.
 
     Returns
     -------
@@ -98,31 +112,41 @@ def run(launch, order="forward", counts=None, seconds=300, is_valid=None):
     EmulationError
         If the kernel reads or writes outside an array, waits at a barrier that not all threads
         reach, has two threads use the same element without a barrier in between, or does not
-        compile; or if there is no C++ compiler.
+        compile; or if there is no C++ compiler. A kernel whose blocks listen to each other, by an
+        atomic and fences, is run once more with its blocks in the opposite order, as these may not
+        decide which block comes last.
     Unsupported
         If the kernel is valid CUDA, but uses what the emulator does not know.
     TypeError, ValueError
-        If an argument does not fit.
+        If an argument does not fit; or if this processor cannot flush.
     """
-    _check_launch(launch, order)
+    _check_launch(launch, order, flush)
     program = build(launch, is_valid)
-    with tempfile.NamedTemporaryFile(dir=program.parent) as file:
-        lines = [f"seconds {seconds}", f"file {file.name}", f"order {order}"]
-        lines += [f"blocks {launch.blocks}", f"threads {launch.threads}"]
-        lines += [f"shared {launch.shared_bytes}"]
-        places = _write(file, launch.arguments, lines)
-        lines += ["run" if counts is None else "profile"]
-        done = call([program], input="\n".join(lines))
-        print(done.stdout, end="")
-        _require_success(done, launch, seconds, program)
-        left = {name: _read(file, places[name], launch.arguments[name]) for name in places}
+    how = [f"seconds {seconds}", f"order {order}", f"flush {flush:d}"]
+    left, done = _start(launch, program, seconds, [*how, "run" if counts is None else "profile"])
+    print(done.stdout, end="")
     for line in [] if counts is None else done.stderr.splitlines():
         name, *added = line.rsplit(maxsplit=len(Traffic._fields))
         counts[name] = Traffic(*map(sum, zip(counts.get(name, Traffic()), map(int, added))))
+    if done.returncode == HEARD:
+        _start(launch, program, seconds, [*how, "opposite 1", "run"])
     return left
 
 
-def _check_launch(launch, order):
+def _start(launch, program, seconds, how):
+    """Run the program once; return the arrays that it left, and what it said."""
+    with tempfile.NamedTemporaryFile(dir=program.parent) as file:
+        lines = [f"file {file.name}", f"blocks {launch.blocks}", f"threads {launch.threads}"]
+        lines += [f"shared {launch.shared_bytes}", f"first {launch.first_block}"]
+        places = _write(file, launch, lines)
+        done = call([program], input="\n".join(lines + how))
+        _require_success(done, launch, seconds, program)
+        return {name: _read(file, at, launch.arguments[name]) for name, at in places.items()}, done
+
+
+def _check_launch(launch, order, flush):
+    if flush and not FLUSHES:
+        raise ValueError(f"flush must be False on this processor, {platform.machine()}")
     if order not in ("forward", "reverse") and not (isinstance(order, int) and order >= 0):
         raise ValueError(f'order must be "forward", "reverse" or an int >= 0, got {order!r}')
     if launch.blocks < 1:
@@ -133,14 +157,15 @@ def _check_launch(launch, order):
             raise TypeError(f"{name} must be an array or a number, got {kind}")
 
 
-def _write(file, arguments, lines):
+def _write(file, launch, lines):
     """Write the arrays to a file, and a line for each argument; return where each array begins."""
     places, end = {}, 0
-    for name, value in arguments.items():
+    for name, value in launch.arguments.items():
         if isinstance(value, np.ndarray):
             file.seek(end)
             file.write(value.tobytes())
-            lines.append(f"array {name} {end} {value.nbytes} {value.itemsize}")
+            begin = (launch.begins or {}).get(name, 0) * value.itemsize
+            lines.append(f"array {name} {end} {value.nbytes} {value.itemsize} {begin}")
             places[name] = end
             end += -(-value.nbytes // PAGE) * PAGE
         else:
@@ -164,7 +189,7 @@ def _require_success(done, launch, seconds, program):
     if done.returncode < 0:
         name = signal.Signals(-done.returncode).name
         raise EmulationError(f"{kernel} crashed ({name}): a write past the end of an array?")
-    if done.returncode:
+    if done.returncode not in (0, HEARD):
         message = with_lines(done.stderr.strip(), program)
         raise EmulationError(f"{kernel}: {message}{_quoted(message, launch.source)}")
 

@@ -4,14 +4,17 @@ import re
 
 # CUDA's words that are valid, though not known here, where no compiler of CUDA can be asked.
 OTHER_WORDS = re.compile(
-    r"cooperative_groups|cg|cuda|nvcuda|wmma|__(dp4a|nanosleep|trap|assert_fail|match_\w+_sync|"
-    r"reduce_\w+_sync|activemask|half2|nv_bfloat162|h\w+2|byte_perm|brev|funnelshift_\w+|asm)\b"
+    r"cooperative_groups|cg|cuda|nvcuda|wmma|h2?(exp|log|r?sqrt|rcp|sin|cos)\w*|__(dp4a|nanosleep|trap|"
+    r"assert_fail|match_\w+_sync|reduce_\w+_sync|h\w+|byte_perm|brev|funnelshift_\w+|asm)\b"
 )
-KNOWN_HEADERS = r"(?m)^\s*#\s*include <(cuda|device_|c?math|std|c?float)[\w.]*>"
+KNOWN_HEADERS = r"(?m)^[ \t]*#\s*include <(cuda|device_|c?math|std|c?float)[\w.]*>"
 FOREIGN = r"(?m)#\s*include\b.*|\basm\b|\b(std|cuda)\b *::"
 COMMENT_OR_STRING = r'//[^\n]*|/\*.*?\*/|"(?:\\.|[^"\\\n])*"'
 QUALIFIERS = r"(?:(?:extern|static|volatile|(?:__align__|alignas)\([^)]*\))\s+)*"
 SHARED = rf"{QUALIFIERS}__shared__\s[^;{{}}=]*;"
+BOUNDED = r"(?m)(^[^#\n]*__launch_bounds__\(((?:[^()]|\([^()]*\))*)\)[^;{}#]*\)\s*\{)"
+FUNCTION = r"[\w>&*]\s+[&*]*(\w+|operator\W+)\s*\([^{}]*\)\s*(const\s*)?\{$"
+NOT_ITS_HEAD = r"=|\b(__device__|__global__|constexpr|alignas|__align__|if|for|while|switch|else)\b"
 OUTER_COMMA = r",(?![^<\[(]*[>\])])"  # not between brackets
 
 
@@ -27,6 +30,8 @@ def translate(source):
     """Turn the declarations of shared arrays into what C++ has for them; drop what it has not."""
     source = re.sub(COMMENT_OR_STRING, _without_comment, source, flags=re.DOTALL)
     source = re.sub(KNOWN_HEADERS, "", source)
+    source = re.sub(BOUNDED, r"\1 emulated::launch_bounds(\2);", source)
+    source = re.sub(r"[^;{}]*\{", _host_function, source)
     return re.sub(SHARED, _shared, source)
 
 
@@ -35,6 +40,14 @@ def _without_comment(match):
     if match[0].startswith('"'):
         return match[0]
     return "\n" * match[0].count("\n") or " "
+
+
+def _host_function(match):
+    """Put a check into a function without __device__: that no kernel calls it."""
+    head = re.sub(r"(?m)^\s*#.*", "", match[0])
+    if head.count("(") != head.count(")") or re.search(NOT_ITS_HEAD, head):
+        return match[0]
+    return match[0] + " emulated::host_function();" * bool(re.search(FUNCTION, head))
 
 
 def _shared(match):

@@ -5,13 +5,14 @@ import functools
 import numpy as np
 
 from .. import emulator
+from ..emulator import FLUSHES
 from . import nvrtc, passes
 from .listing import read_source
 
 BLOCKS = 3  # resident at a time, of the backward pass: few, so that each has several rows
 
 
-def emulate(launch, order="forward", counts=None, seconds=300):
+def emulate(launch, order="forward", counts=None, seconds=300, flush=FLUSHES):
     """Run any kernel in the emulator: `lnlib.emulator.run`, with NVRTC to say what is valid CUDA.
 
     Parameters
@@ -19,6 +20,8 @@ def emulate(launch, order="forward", counts=None, seconds=300):
     launch : Launch
     order, counts, seconds
         As for `lnlib.emulator.run`.
+    flush : bool
+        As for `lnlib.emulator.run`; True, as CuPy compiles kernels, where this processor can.
 
     Returns
     -------
@@ -29,12 +32,13 @@ def emulate(launch, order="forward", counts=None, seconds=300):
     EmulationError, Unsupported, TypeError, ValueError
         As `lnlib.emulator.run`.
     """
-    return emulator.run(launch, order, counts, seconds, is_valid=nvrtc.is_valid)
+    return emulator.run(launch, order, counts, seconds, nvrtc.is_valid, flush)
 
 
 def emulate_forward(
     x, gamma, beta, eps=1e-5, *,
     kernel="forward", order="forward", width=None, source=None, counts=None,
+    flush=FLUSHES,
 ):  # fmt: skip
     """Run the forward kernel on the CPU.
 
@@ -53,6 +57,9 @@ def emulate_forward(
         CUDA C++ to run instead of layernorm.cu.
     counts : dict, optional
         Filled with the `Traffic` of each array, added to what is there.
+    flush : bool
+        Whether float32 numbers below 2**-126 count as zero in arithmetic, as CuPy compiles kernels
+        for a GPU. By default they do where this processor can: on x86-64 and 64-bit ARM.
 
     Returns
     -------
@@ -68,12 +75,13 @@ def emulate_forward(
     TypeError, ValueError
         If an argument does not fit.
     """
-    return passes.forward(backend(order, source, counts), x, gamma, beta, eps, kernel, width)
+    return passes.forward(backend(order, source, counts, flush), x, gamma, beta, eps, kernel, width)
 
 
 def emulate_backward(
-    dy, cache, *, kernel="backward", order="forward", width=None, source=None, counts=None
-):
+    dy, cache, *,
+    kernel="backward", order="forward", width=None, source=None, counts=None, flush=FLUSHES,
+):  # fmt: skip
     """Run the backward kernels on the CPU.
 
     Parameters
@@ -83,7 +91,7 @@ def emulate_backward(
         From `emulate_forward`.
     kernel : {"backward", "backward_atomic", "backward_single", "backward_looping"}
         Of these, "backward_atomic" and "backward_single" are for float32.
-    order, width, source, counts
+    order, width, source, counts, flush
         As for `emulate_forward`.
 
     Returns
@@ -96,10 +104,10 @@ def emulate_backward(
     EmulationError, Unsupported, TypeError, ValueError
         As `emulate_forward`.
     """
-    return passes.backward(backend(order, source, counts), dy, cache, kernel, width)
+    return passes.backward(backend(order, source, counts, flush), dy, cache, kernel, width)
 
 
-def backend(order="forward", source=None, counts=None):
+def backend(order="forward", source=None, counts=None, flush=FLUSHES):
     """Return the emulator as a `Backend`; the arguments are those of `emulate_forward`."""
     source = read_source() if source is None else source
     return passes.Backend(
@@ -107,7 +115,7 @@ def backend(order="forward", source=None, counts=None):
         empty=_empty,
         address=lambda array: array.ctypes.data,
         check_place=lambda name, array: None,
-        run=functools.partial(_emulate_instance, source, order, counts),
+        run=functools.partial(_emulate_instance, source, order, counts, flush),
         resident_blocks=lambda configuration: BLOCKS,
         shared_limit=lambda: 227 * 1024,  # as on sm_90
     )
@@ -118,12 +126,12 @@ def _empty(shape, dtype):
     return np.full(shape, -1, f"i{np.dtype(dtype).itemsize}").view(dtype)
 
 
-def _emulate_instance(source, order, counts, configuration, blocks, inputs, outputs, numbers):
-    kernel, threads, shared_bytes = configuration[:3]
+def _emulate_instance(source, order, counts, flush, chosen, blocks, inputs, outputs, numbers):
+    kernel, threads, shared_bytes = chosen[:3]
     arguments = inputs | outputs | numbers
     launch = emulator.Launch(
         source, kernel, blocks, threads, arguments, shared_bytes, file="layernorm.cu"
     )
-    left = emulate(launch, order, counts)
+    left = emulate(launch, order, counts, flush=flush)
     for name, array in outputs.items():
         array[...] = left[name]

@@ -66,7 +66,7 @@ def compile(arch="sm_90", kernels=None, source=None):
     source = read_source() if source is None else source
     # The options are those that CuPy adds when it compiles for a real GPU, and a report.
     flags = [f"-arch={arch}", *options(kernels), "-ftz=true", "--ptxas-options=-v"]
-    if "-DHALF_TYPES" in flags:
+    if "-DHALF_TYPES" in flags or "#include <cuda_" in source:
         from cuda import pathfinder  # which CuPy needs, too
 
         flags.append(f"-I{pathfinder.find_nvidia_header_directory('cudart')}")
