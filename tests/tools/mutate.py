@@ -20,6 +20,7 @@ import json
 import platform
 import re
 import textwrap
+from concurrent.futures import ProcessPoolExecutor
 from datetime import date
 from decimal import Decimal
 from pathlib import Path
@@ -234,7 +235,7 @@ def lesson(seed):
         if cell.cell_type == "code" and "checks" not in names:
             tree = ast.parse(cell.source.replace("default_rng(seed=3)", f"default_rng({seed})"))
             kept = [node for node in tree.body if isinstance(node, KEPT)]
-            if "plt." not in cell.source or kept[:1] == tree.body[:1]:
+            if "@interact" not in cell.source:
                 exec(compile(ast.Module(kept, []), LESSON.name, "exec"), names)
     return names
 
@@ -267,18 +268,22 @@ def caught(check, backward):
         return str(int(not check(backward)))
 
 
+def verdicts(seed):
+    """Return, for each check, what it says of each mutant, and what the check costs in passes."""
+    names = lesson(seed)
+    functions = [function(mutant.source) for mutant in classes()[0]]
+    columns = [[caught(c, f) for f in functions] for c in names["checks"].values()]
+    return columns, counted(names)
+
+
 def record(day):
     """Let every check judge every mutant, for several seeds; return what is stored."""
     distinct, counts = classes()
-    functions = [function(mutant.source) for mutant in distinct]
-    scores, verdicts = {}, []
-    for seed in SEEDS:
-        names = lesson(seed)
-        columns = [[caught(c, f) for f in functions] for c in names["checks"].values()]
-        scores[seed] = [column.count("1") for column in columns]
-        verdicts = verdicts or ["".join(row) for row in zip(*columns)]
-        passes = counted(names)
+    with ProcessPoolExecutor() as pool:
+        (columns, passes), *others = pool.map(verdicts, SEEDS)
+    scores = [[column.count("1") for column in each] for each, _ in [(columns, passes), *others]]
     sources = {form: ast.unparse(ast.parse(inspect.getsource(FORMS[form]))) for form in FORMS}
+    rows = ["".join(row) for row in zip(*columns)]
     return {
         "made by": "python tests/tools/mutate.py",
         "date": day,
@@ -287,17 +292,16 @@ def record(day):
         "counts": {"made": sum(counts.values())} | counts,
         "checks": list(passes),
         "passes": list(passes.values()),
-        "caught, by seed": scores,
-        "mutants": [
-            [m.form, m.kind, m.line, m.new, row] for m, row in zip(distinct, verdicts)
-        ],
+        "seeds": SEEDS,
+        "caught": scores,
+        "mutants": [[m.form, m.kind, m.line, m.new, row] for m, row in zip(distinct, rows)],
     }
 
 
 def written(stored):
-    """Return the text of the file, with a line for each innermost list."""
+    """Return the text of the file, with a line for each mutant, check and line of a source."""
     text = json.dumps(stored, indent=1)
-    return re.sub(r"\[[^][{}]*\]", lambda inner: " ".join(inner[0].split()), text) + "\n"
+    return re.sub(r"\n {3,}", " ", re.sub(r"\n {2}\]", " ]", text)) + "\n"
 
 
 def main():
