@@ -15,8 +15,8 @@ from execute_notebooks import (
     INDEX,
     README_FIGURE,
     all_notebooks,
-    last_figure,
     lessons,
+    museum,
     navigation,
     pictures,
     solutions,
@@ -167,7 +167,7 @@ def test_mistakes_in_display_maths(path):
 
 def test_figure_of_the_readme_is_the_lessons():
     notebook, figure = README_FIGURE
-    assert figure.read_bytes() == last_figure(read(notebook))
+    assert figure.read_bytes() == museum(read(notebook))
     assert f"({figure.relative_to(ROOT).as_posix()})" in (ROOT / "README.md").read_text("utf-8")
 
 
