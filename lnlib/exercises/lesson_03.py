@@ -205,8 +205,8 @@ def _dual_inputs():
     self.slope * b.value + self.value * b.slope => self.slope * b.slope
         a product's slope is not the product of the slopes: one factor moves, then the other.
     self.slope * b.value + self.value * b.slope => self.slope * b.value
-    self.slope * b.value + self.value * b.slope => self.value * b.slope
         the product rule has two terms: either factor moves.
+    self.slope * b.value + self.value * b.slope => self.value * b.slope  # "
     self.slope * b.value + self.value => self.slope * b.value - self.value
         the two terms of the product rule are added.
     n * self.value ** (n - 1) => self.value ** (n - 1)  # the factor n of the power's slope is gone.
