@@ -151,7 +151,7 @@ def test_mistakes_in_display_maths(path):
 
 def test_figure_of_the_readme_is_the_lessons():
     page, figure = form.README_FIGURE
-    assert figure.read_bytes() == form.last_figure(form.nbformat.read(page, as_version=4))
+    assert figure.read_bytes() == form.museum(form.nbformat.read(page, as_version=4))
     assert f"({figure.relative_to(ROOT).as_posix()})" in (ROOT / "README.md").read_text("utf-8")
 
 

@@ -4,6 +4,7 @@ import numpy as np
 
 from ..checker import Terms, mistakes
 from ..layernorm import layer_norm_forward
+from ..textbook import forward_rstd
 from .data import layer, of_layers
 from .registry import exercise
 
@@ -173,3 +174,68 @@ def blind_dy(dy, gamma):
     """Return the nearest dy, (B, T, D), with mean(gamma * dy) = 0 in every row; gamma (D,)."""
     c = np.mean(gamma * dy, axis=-1, keepdims=True) / np.mean(gamma**2)  # (B, T, 1)
     return dy - c * gamma
+
+
+def _row(seed, D, spread=1.0, eps=1e-5):
+    """Return a function of one row, the textbook layer under a random dy, with x and v."""
+    dy, x, gamma, beta = layer(seed, D)[:4]
+
+    def f(x):
+        return np.sum(dy * forward_rstd(x * gamma, gamma, beta, eps)[0])
+
+    return f, spread * x, 0.3 + np.random.default_rng(seed + 1).standard_normal(D)
+
+
+def _dual_inputs():
+    x, v = np.array([0.7, -1.6, 2.3, 1.1]), np.array([0.4, 1.3, -0.9, 2.1])  # (4,) each
+    return {
+        "a sum": (lambda x: x[0] * 3 + x[1] + 5 - x[2], x, v),
+        "a product": (lambda x: x[0] * x[1] * x[2] + x[3] * 2, x, v),
+        "a power": (lambda x: (x[0] * 3 + x[2]) ** 3 + x[3], x, v),
+        "a quotient and a root": (lambda x: np.sqrt(x[2]) / (x[0] * x[3] + 2), x, v),
+        "a row of LayerNorm": _row(39, 6),
+        "a row of LayerNorm in which eps counts": _row(41, 5, spread=0.004),
+    }
+
+
+@exercise("derivative", _dual_inputs, rtol=1e-11)
+@mistakes("""
+    self.slope * b.value + self.value * b.slope => self.slope * b.slope
+        a product's slope is not the product of the slopes: one factor moves, then the other.
+    self.slope * b.value + self.value * b.slope => self.slope * b.value
+        the product rule has two terms: either factor moves.
+    self.slope * b.value + self.value * b.slope => self.value * b.slope  # "
+    self.slope * b.value + self.value => self.slope * b.value - self.value
+        the two terms of the product rule are added.
+    n * self.value ** (n - 1) => self.value ** (n - 1)  # the factor n of the power's slope is gone.
+    ** (n - 1) * self.slope => ** (n - 1)  # the chain rule: the inner slope is a factor.
+    n * self.value ** (n - 1) => n * self.value**n  # the power's slope has the exponent n - 1.
+    self.slope + b.slope => self.slope  # the slope of a sum is the sum of both slopes.
+    self.slope + b.slope => self.slope * b.slope  # the slopes of a sum are added.
+    ])).slope => ])).value  # that is the value of f; its slope is asked.
+    Dual(a, b) for => Dual(a, 1.0) for  # every entry moves by 1: begin with the slopes v.
+    else Dual(b, 0.0) => else Dual(b, 1.0)  # a plain number does not move: its slope is 0.
+""")
+def dual_derivative(f, x, v):
+    """Return the derivative of f at x along v, both (D,), in one pass through f."""
+
+    class Dual:  # a value, and the slope with which it moves
+        def __init__(self, value, slope):
+            self.value, self.slope = value, slope
+
+        def __add__(self, b):
+            b = b if isinstance(b, Dual) else Dual(b, 0.0)
+            return Dual(self.value + b.value, self.slope + b.slope)
+
+        def __mul__(self, b):
+            b = b if isinstance(b, Dual) else Dual(b, 0.0)
+            return Dual(self.value * b.value, self.slope * b.value + self.value * b.slope)
+
+        def __pow__(self, n):  # n is a plain number
+            return Dual(self.value**n, n * self.value ** (n - 1) * self.slope)
+
+        __radd__, __rmul__ = __add__, __mul__
+        __sub__, sqrt = (lambda a, b: a + b * -1), (lambda a: a**0.5)
+        __truediv__, __rtruediv__ = (lambda a, b: a * b**-1.0), (lambda a, b: a**-1.0 * b)
+
+    return f(np.array([Dual(a, b) for a, b in zip(x, v)])).slope
