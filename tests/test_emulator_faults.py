@@ -7,7 +7,7 @@ import pytest
 
 from lnlib import gpu
 from lnlib.emulator import FLUSHES, EmulationError, Launch, Unsupported, run
-from lnlib.gpu import instances, nvrtc
+from lnlib.gpu import nvrtc
 from lnlib.gpu.listing import read_source
 
 ORDERS = ["forward", "reverse", 1]
@@ -367,6 +367,7 @@ def last_row(kernel, source, D):
         "forward": f"forward<32, {D // 128}, 4>", "forward_looping": "forward_looping<32, 4>",
         "backward": f"backward<32, {D // 128}, 4, 1, 1>",
         "backward_looping": "backward_looping<32, 4>",
+        "backward_atomic": f"backward_atomic<32, {D // 128}, 4>",
     }[kernel]  # fmt: skip
     x, dy, gain, shift = rng.normal(size=(4, D)).astype(np.float32)
     saved = {"mean": x.mean(), "mean_lo": np.float32(0), "rstd": 1 / x.std()}
@@ -375,19 +376,27 @@ def last_row(kernel, source, D):
     if kernel.startswith("forward"):
         arrays = {"x": x, "gamma": gain, "beta": shift, "y": nan, **saved}
         numbers = {"eps": np.float32(1e-5), "D": np.int32(D)}
+    elif kernel == "backward_atomic":
+        sums = {"dgamma": np.zeros_like(x), "dbeta": np.zeros_like(x)}
+        arrays = {"x": x, "dy": dy, "gamma": gain, **saved, "dx": nan, **sums}
+        numbers = {"D": np.int32(D)}
     else:
         arrays = {"x": x, "dy": dy, "gamma": gain, **saved, "dx": nan, "partial": np.tile(nan, 2)}
         numbers = {"rows": np.int64(rows), "D": np.int32(D)}
-    begins = {key: (rows - 1) * a.size for key, a in arrays.items() if key not in ("gamma", "beta")}
+    whole = "gamma", "beta", "dgamma", "dbeta"
+    begins = {key: (rows - 1) * a.size for key, a in arrays.items() if key not in whole}
     shared = 8 * D if kernel == "backward" else 0
     given = Launch(
         source, name, rows, 32, arrays | numbers, shared, first_block=rows - 1, begins=begins
     )
-    assert instances.STORED and begins.get("y", begins.get("dx")) > 2**31
+    assert begins.get("y", begins.get("dx")) > 2**31
     return arrays, run(given)
 
 
-@pytest.mark.parametrize("kernel", ["forward", "forward_looping", "backward", "backward_looping"])
+KERNELS = ["forward", "forward_looping", "backward", "backward_looping", "backward_atomic"]
+
+
+@pytest.mark.parametrize("kernel", KERNELS)
 def test_offsets_beyond_32_bits(kernel):
     D = 4096
     a, left = last_row(kernel, read_source(), D)
@@ -400,6 +409,10 @@ def test_offsets_beyond_32_bits(kernel):
         g = gain * a["dy"]
         dx = (g - g.mean() - x_hat * (g * x_hat).mean()) / x.std()
         assert np.abs(left["dx"] - dx).max() < 1e-5
-        assert np.abs(left["partial"] - np.concatenate([a["dy"] * x_hat, a["dy"]])).max() < 1e-5
+        partial = [left[name] for name in ("partial", "dgamma", "dbeta") if name in left]
+        assert (
+            np.abs(np.concatenate(partial) - np.concatenate([a["dy"] * x_hat, a["dy"]])).max()
+            < 1e-5
+        )
     with pytest.raises(EmulationError, match="out of range|no array holds|crashed|seems to run"):
         last_row(kernel, read_source().replace("long long", "int"), D)

@@ -354,7 +354,7 @@ static Reports *reports_of;
 static size_t report_count, report_room;
 static bool launched, heard_others, constant;  // constant: the next access is a __ldg
 static Array globals;                          // __device__ variables: all around this one
-const size_t GLOBALS = (size_t)1 << 26;
+const size_t GLOBALS = (size_t)1 << 24;  // bytes
 
 static char *middle(const Array &array) { return space + (&array - arrays) * slot + slot / 2; }
 
