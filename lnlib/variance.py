@@ -1,9 +1,13 @@
 """Four ways to the variance of each row, over the last axis, dividing by D.
 
 Every result of an operation is rounded to the dtype of x, float16 included: these functions are
-here to be compared. (Inside one sum NumPy adds float16 numbers up in float32.) They return shape
-(...,) for x of shape (..., D), and raise TypeError if x is not real and floating-point, ValueError
-if D is 0 or more than the dtype can hold (65504 in float16).
+here to be compared. (Inside one sum NumPy accumulates float16 numbers in float32.) They return
+shape (...,) for x of shape (..., D), and raise TypeError if x is not real and floating-point,
+ValueError if D is 0 or more than the dtype can hold (65504 in float16).
+
+In the error laws u is the rounding unit, and s * u the relative error of a sum of D numbers of one
+sign: s is below 5 where NumPy adds pairwise, along contiguous rows, and grows to D at worst where
+it adds sequentially, as along the rows of a Fortran-ordered array.
 """
 
 import numpy as np
@@ -14,8 +18,7 @@ from .checks import check_floating, check_rows
 def naive(x):
     """Mean of the squares minus square of the mean. One pass, and cancellation.
 
-    Relative error about u * (1 + (mean / std)**2), u the rounding unit. The result can
-    be negative [1]_.
+    Relative error about s * u * (1 + (mean / std)**2). The result can be negative [1]_.
 
     References
     ----------
@@ -29,7 +32,8 @@ def naive(x):
 def two_pass(x):
     """Subtract the mean, then average the squares. Reads x twice.
 
-    The rounding of the mean enters squared: relative error about u + (u * mean / std)**2 [1]_.
+    The rounding of the mean enters squared: relative error about s * u + (s * u * mean / std)**2
+    [1]_.
 
     References
     ----------
@@ -44,9 +48,8 @@ def two_pass(x):
 def corrected_two_pass(x):
     """Two passes, less the square of what rounding left of the mean.
 
-    Relative error about u while u * mean / std is below 1, and about u + u**3 * (mean / std)**2
-    beyond, times a factor for long sums. Chan, Golub and LeVeque 1983 [1]_ ascribe the correction
-    to A. Bjorck.
+    Relative error about s * u while s * u * mean / std is below 1; beyond, the correction cancels
+    too. Chan, Golub and LeVeque 1983 [1]_ ascribe it to A. Bjorck.
 
     References
     ----------
@@ -58,7 +61,7 @@ def corrected_two_pass(x):
 
 
 def welford(x):
-    """Update mean and sum of squares entry by entry. One pass over x, no cancellation [1]_.
+    """Update mean and sum of squares entry by entry. One pass, without naive's cancellation [1]_.
 
     A loop over D, vectorised over the rows. Each entry adds a rounding to both: relative error
     about u * (sqrt(D) + mean / std) in random order, at worst u * D * (1 + mean / std).

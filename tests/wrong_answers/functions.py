@@ -10,6 +10,8 @@ STRIPS, LOOP, ROWS = "backward_by_strips", "    for start", "axis=tuple(range(dy
 SECOND_LOOP = "dbeta *= 0\n    for s in range(0, len(dy), rows): dbeta += dy[s : s + rows].sum(0)\n"
 GAMMA = "y[block] *= gamma\n    return y"
 TUPLE = "dz + layer_norm_backward(dz, cache),"
+DIFFERENCE = "d * d, axis=-1) - np.mean(d, axis=-1) ** 2"
+PRODUCT = "d * (d - np.mean(d, axis=-1, keepdims=True)), axis=-1)"
 
 WRONG = [
     ("row_mean", ", keepdims=True", "", "keepdims=True keeps"),
@@ -17,6 +19,8 @@ WRONG = [
     ("backward_by_hand", ".sum(axis=(0, 1))", "", "dgamma, dbeta: not summed: every row uses"),
     ("prenorm_backward", "dz + dx,", TUPLE, "is one of them a tuple, from a function"),
     ("shifted_variance", "x[..., :1]", "x.mean(-1)[..., None]", "Two passes, or a wider type?"),
+    ("shifted_variance", "x[..., :1]", "x[..., 1:2]", "shifted by another entry"),
+    ("shifted_variance", DIFFERENCE, PRODUCT, "by two passes over the shifted x"),
     ("shifted_variance", "d = x", "x = x.astype(float); d = x", "right, but float64; the input"),
     ("compensated_sum", "(t - total) - y", "t - (total + y)", "the overshoot is 0"),
     ("compensated_sum", START, FLOAT64, "by a wider type"),
