@@ -9,6 +9,7 @@ allows is added to that size.
 """
 
 import functools
+from dataclasses import dataclass
 from numbers import Integral
 from typing import NamedTuple
 
@@ -26,7 +27,8 @@ _NAMES = ("dx", "dgamma", "dbeta")
 _TITLE = {"central": "central differences", "complex": "complex step"}
 
 
-class Report(NamedTuple):
+@dataclass(frozen=True)
+class Report:
     """What a check found.
 
     Attributes

@@ -11,14 +11,13 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from oracle import norm_wise, oracle
+from oracle import AT_LARGE, fractions, norm_wise, oracle
 from test_layernorm import DENORMAL, data
 
 import lnlib
 from lnlib import gpu
 from lnlib.gpu import benchmark, emulated, instances, live, nvrtc, passes, residency
 
-PROMISE = 4e-7
 ORDERS = ["forward", "reverse", 1]
 BACKWARD = ["backward", "backward_single", "backward_atomic", "backward_looping"]
 HALF_TYPES = [name for name in instances.STORED if name != "float32" and hasattr(np, name)]
@@ -45,17 +44,13 @@ def emulate_backward_changed(source, changed, dy, cache, order="forward"):
     return passes.backward(usual._replace(run=run), dy, cache, kernel)
 
 
-def assert_promise(got, dy, x, gamma, beta, eps=1e-5, sums=PROMISE):
-    """Hold the results against float64, which the reference's own tests hold to 1e-15."""
-    eps = float(np.float32(eps))
-    wide = [a.astype(np.float64) for a in (dy, x, gamma, beta)]
-    y, cache = lnlib.layer_norm_forward(*wide[1:], eps)
-    dx, dgamma, dbeta = lnlib.layer_norm_backward(wide[0], cache)
-    bound = cache.rstd * np.abs(gamma * wide[0]).max(axis=-1, keepdims=True)
-    assert norm_wise(got[0], y) <= PROMISE
-    assert norm_wise(got[1], dx, bound) <= PROMISE
-    assert norm_wise(got[2], dgamma, max(np.abs(dgamma).max(), 0.1)) <= sums
-    assert norm_wise(got[3], dbeta) <= sums
+def assert_promise(got, dy, x, gamma, beta, eps=1e-5, sums=AT_LARGE):
+    """Hold the results to the promise for data at large; atomics lose digits of their sums."""
+    D = len(gamma)
+    y, dx, dy, x = (a.reshape(-1, D) for a in (*got[:2], dy, x))  # (N, D) each
+    y, dx, dgamma, dbeta = fractions((y, dx, *got[2:]), dy, x, gamma, beta, eps)
+    assert max(y.max(), dx.max()) <= AT_LARGE
+    assert max(dgamma, dbeta) <= sums
 
 
 SIZES = [1, 2, 7, 31, 32, 33, 127, 1000, 1024, 4097, 8192, 16384, 20000]
@@ -96,7 +91,7 @@ def test_dx_keeps_the_promise_for_biased_dy(kernel, gamma_is):
         dy, cache = biased(D)
         cache = cache._replace(gamma=(level + spread * cache.gamma).astype(np.float32))
         dx = gpu.emulate_backward(dy, cache, kernel=kernel)[0]
-        assert error_of_dx(dx, dy, cache) <= PROMISE
+        assert error_of_dx(dx, dy, cache) <= AT_LARGE
 
 
 WITHOUT = {  # write_dx, which three variants share; backward_looping works g out in two loops
@@ -115,7 +110,7 @@ def test_what_keeps_the_promise_for_biased_dy(kernel, missing):
     dy, cache = biased(1100)
     cache = cache._replace(gamma=np.full(1100, 1.3, np.float32))
     dx = emulate_backward_changed(source, kernel, dy, cache)[0]
-    assert error_of_dx(dx, dy, cache) > 10 * PROMISE
+    assert error_of_dx(dx, dy, cache) > 10 * AT_LARGE
 
 
 @pytest.mark.parametrize("D, width", [(100, 1), (300, 1), (2049, 1), (8190, 1), (100, 4), (300, 4)])
@@ -231,8 +226,8 @@ def test_right_or_visibly_not_finite(eps, kernel):
         y, dx, _, _, bound = oracle(dy[rows], x[rows], gamma, beta, eps)
         got_y, got_dx = every_y[rows], every_dx[rows]
         if scale < 1e19 and (eps > 0 or scale > 3e-15):
-            assert norm_wise(got_y, y) <= PROMISE, scale
-            assert norm_wise(got_dx, dx, bound + DENORMAL) <= PROMISE, scale
+            assert norm_wise(got_y, y) <= AT_LARGE, scale
+            assert norm_wise(got_dx, dx, bound + DENORMAL) <= AT_LARGE, scale
         else:
             assert np.isnan(got_y).all() and np.isnan(got_dx).all(), scale
 
@@ -327,7 +322,7 @@ def test_half_types_are_rounded_once(name, D):
         assert result.dtype == name
         k = np.searchsorted(numbers, np.abs(exact))  # the neighbours are numbers k - 1 and k
         half_ulp = (numbers[k] - numbers[np.maximum(k - 1, 0)]) / 2
-        bound = half_ulp + 2 * PROMISE * np.abs(exact).max()
+        bound = half_ulp + 2 * AT_LARGE * np.abs(exact).max()
         assert (np.abs(to_float(result, numbers) - exact) <= bound).all()
 
 
@@ -801,7 +796,7 @@ def test_every_kernel_on_the_gpu(kernel):
     case = arrays((600 if kernel == "backward_single" else 5000, 520), offset=1e4)
     results = [on_gpu(*case, kernel=kernel) for _ in range(3)]
     # float32 sums one by one over 5000 rows: up to 4.5e-6 in simulations of many orders
-    assert_promise(results[0], *case, sums=1e-5 if kernel == "backward_atomic" else PROMISE)
+    assert_promise(results[0], *case, sums=1e-5 if kernel == "backward_atomic" else AT_LARGE)
     if kernel != "backward_atomic":
         for again in results[1:]:
             assert all(np.array_equal(a, b) for a, b in zip(results[0], again))

@@ -164,14 +164,6 @@ def test_no_framework_anywhere():
     assert not found & {"torch", "tensorflow", "jax", "autograd", "keras", "mxnet", "theano"}
 
 
-def test_importing_lnlib_is_light():
-    """Nothing but a figure draws, and nothing but a launch asks for CuPy."""
-    modules = "lnlib, lnlib.blocked, lnlib.trace, lnlib.exercises, lnlib.gpu"
-    code = f"import sys, {modules}; print({{'matplotlib', 'cupy'}} & set(sys.modules))"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "set()"
-
-
 @pytest.mark.parametrize("arguments", [["check"], ["format", "--check"]], ids=" ".join)
 def test_ruff(arguments):
     command = [sys.executable, "-m", "ruff", *arguments, "--quiet", str(ROOT)]
