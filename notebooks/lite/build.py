@@ -71,8 +71,11 @@ def sources(folder):
     return folder
 
 
-def add_pyodide(source, target):
-    """Copy Pyodide and the packages of the course from source to target, checksums compared."""
+def add_pyodide(source, target, lnlib):
+    """Copy Pyodide from source to target, checksums compared, and wheels of what it lacks.
+
+    lnlib is the folder of the sources that the wheel of lnlib is made from.
+    """
     target.mkdir(parents=True)
     for name, expected in CORE.items():
         if checksum(source / name) != expected:
@@ -81,7 +84,7 @@ def add_pyodide(source, target):
     lock = json.loads((source / "pyodide-lock.json").read_text(encoding="utf-8"))
     packages = lock["packages"]
     own = {name: (f"{name}=={version}", needs) for name, (version, needs) in WHEELS.items()}
-    own["lnlib"] = sources(target.parent / "lnlib"), ["numpy", "matplotlib", *WHEELS]
+    own["lnlib"] = lnlib, ["numpy", "matplotlib", *WHEELS]
     for name, (requirement, needs) in own.items():
         wheel = wheel_of(requirement, target)
         packages[name] = {
@@ -117,16 +120,14 @@ def add_pages(target):
         copy.parent.mkdir(parents=True, exist_ok=True)
         copy.write_text(json.dumps(notebook, ensure_ascii=False), encoding="utf-8")
     for name in ("data", "recorded"):
-        if (notebooks / name).is_dir():
-            shutil.copytree(notebooks / name, target / name)
+        shutil.copytree(notebooks / name, target / name)
 
 
 def build(pyodide, out):
     """Build the site from a folder with Pyodide's files."""
     with tempfile.TemporaryDirectory() as temporary:
-        site = Path(temporary)
-        add_pyodide(pyodide, site / "static/pyodide")
-        shutil.rmtree(site / "static/lnlib")
+        site = Path(temporary) / "site"
+        add_pyodide(pyodide, site / "static/pyodide", sources(Path(temporary) / "lnlib"))
         add_pages(site / "content/notebooks")
         shutil.copy(Path(__file__).with_name("jupyter-lite.json"), site)
         # JupyterLite looks for wheels that its kernel may install here, and wants one of comm.
