@@ -2,9 +2,6 @@
 
 import concurrent.futures
 import functools
-import importlib.util
-import shlex
-import sys
 import tracemalloc
 
 import numpy as np
@@ -13,7 +10,6 @@ from oracle import norm_wise, oracle
 from test_layernorm import data
 
 from lnlib import bench, blocked, cost, layernorm, textbook
-from lnlib.emulator import compiler
 from lnlib.trace import MAKERS, PAGE, Step, trace, traffic
 
 PASSES = {
@@ -307,19 +303,3 @@ def test_medians_of_a_slow_and_a_fast_function():
     slow = functools.partial(np.linalg.svd, np.ones((60, 60)))
     times = bench.medians({"slow": slow, "fast": lambda: calls.append(1)}, seconds=0)
     assert 0 < times["fast"] < times["slow"] / 300 and len(calls) > 100
-
-
-def test_the_compiler_is_what_cxx_says(monkeypatch):
-    monkeypatch.setenv("CXX", shlex.join([sys.executable, "-c", "pass"]))
-    assert compiler() == [sys.executable, "-c", "pass"]
-    monkeypatch.setenv("CXX", "no-such-compiler")  # not another one, then
-    assert compiler() is None
-
-
-def test_the_compiler_of_last_resort(monkeypatch):
-    monkeypatch.delenv("CXX", raising=False)
-    monkeypatch.setenv("PATH", "")
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name: name == "ziglang" or None)
-    assert compiler() == [sys.executable, "-m", "ziglang", "cc"]
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-    assert compiler() is None

@@ -2,7 +2,9 @@
 
 import contextlib
 import doctest
+import importlib.util
 import os
+import shlex
 import shutil
 import signal
 import subprocess
@@ -15,7 +17,7 @@ import numpy as np
 import pytest
 
 from lnlib import emulator
-from lnlib.emulator import EmulationError, Launch, Unsupported, build, run
+from lnlib.emulator import EmulationError, Launch, Unsupported, build, compiler, run
 
 ORDERS = ["forward", "reverse", 1]
 
@@ -451,6 +453,22 @@ def test_text_beyond_ascii_in_any_locale():
     assert "kernel.cu:1: error" in done.stdout, done
 
 
+def test_the_compiler_is_what_cxx_says(monkeypatch):
+    monkeypatch.setenv("CXX", shlex.join([sys.executable, "-c", "pass"]))
+    assert compiler() == [sys.executable, "-c", "pass"]
+    monkeypatch.setenv("CXX", "no-such-compiler")  # not another one, then
+    assert compiler() is None
+
+
+def test_the_compiler_of_last_resort(monkeypatch):
+    monkeypatch.delenv("CXX", raising=False)
+    monkeypatch.setenv("PATH", "")
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: name == "ziglang" or None)
+    assert compiler() == [sys.executable, "-m", "ziglang", "cc"]
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    assert compiler() is None
+
+
 @pytest.mark.skipif(not shutil.which("pgrep"), reason="no pgrep")
 def test_it_ends_without_the_one_that_started_it():
     code = compiled_emulator() + (
@@ -474,4 +492,5 @@ def test_it_ends_without_the_one_that_started_it():
             break
         time.sleep(0.1)
     assert not running()
+    assert os.path.dirname(folder) == tempfile.gettempdir()  # before it is removed
     shutil.rmtree(folder)
