@@ -1,9 +1,9 @@
 """How long a page takes: python tests/tools/minutes.py [--help] [page ...].
 
 One formula for all pages. Reading is what stands before the exercises (where the exercises are the
-lesson, before "Check yourself"): 180 words a minute, 20 seconds for a code cell, 30 for a question
-marked *Predict*. With the exercises, the minutes that stand in their heads are added. Without
-pages: all lessons.
+lesson, before "Check yourself"): 180 words a minute, 3 seconds for a line of code that is not
+folded, 20 for a figure and 30 for a question marked *Predict*. With the exercises, the minutes that
+stand in their heads are added. Without pages: all lessons.
 """
 
 import argparse
@@ -14,21 +14,24 @@ from typing import NamedTuple
 import nbformat
 from execute_notebooks import NAVIGATION, lessons
 
-WORDS_A_MINUTE, SECONDS_A_CELL, SECONDS_A_PREDICT = 180, 20, 30
+WORDS_A_MINUTE = 180
+SECONDS_A_LINE, SECONDS_A_FIGURE, SECONDS_A_PREDICT = 3, 20, 30
 
 
 class Size(NamedTuple):
-    """The size of a page: words, code cells and questions before its exercises, and minutes."""
+    """The size of a page: what stands before its exercises, and the minutes of these."""
 
     words: int
-    cells: int
+    lines: int  # of code, without blank and folded ones
+    figures: int
     predicts: int
     exercises: int  # minutes that stand in the heads of the exercises
 
     @property
     def reading(self):
         """Minutes to read, without the exercises."""
-        seconds = self.cells * SECONDS_A_CELL + self.predicts * SECONDS_A_PREDICT
+        seconds = self.lines * SECONDS_A_LINE + self.figures * SECONDS_A_FIGURE
+        seconds += self.predicts * SECONDS_A_PREDICT
         return round(self.words / WORDS_A_MINUTE + seconds / 60)
 
 
@@ -45,9 +48,13 @@ def size(path):
     end = "## Exercises" if "\n## Exercises\n" in text else "## Check yourself"
     last = next(k for k, cell in enumerate(cells) if cell.source.startswith(end))
     read = "\n".join(cell.source for cell in cells[:last] if cell.cell_type == "markdown")
-    code = sum(cell.cell_type == "code" for cell in cells[:last])
+    code = [cell for cell in cells[:last] if cell.cell_type == "code"]
+    shown = [cell.source for cell in code if "fold" not in cell.metadata.get("tags", [])]
+    lines = sum(bool(line.strip()) for source in shown for line in source.splitlines())
+    figures = sum("image/png" in out.get("data", {}) for cell in code for out in cell.outputs)
     exercises = map(int, re.findall(r"^●\S* · (\d+) minutes", text, flags=re.M))
-    return Size(words(read), code, read.count("**Predict.**"), sum(exercises))
+    predicts = read.count("**Predict.**")
+    return Size(words(read), lines, figures, predicts, sum(exercises))
 
 
 def main():
