@@ -6,7 +6,7 @@ from pathlib import Path
 project = "LayerNorm from scratch"
 html_title = project
 author = copyright = "the authors of the course"
-extensions = ["myst_nb", "sphinx_external_toc"]
+extensions = ["myst_nb", "sphinx_external_toc", "sphinx-mathjax-offline"]  # nothing from the web
 external_toc_path = str(Path(__file__).with_name("toc.yml"))
 exclude_patterns = ["book", "lite", "slides", "**/.ipynb_checkpoints", "**/node_modules"]
 
