@@ -17,7 +17,6 @@ WRONG = [
     ("row_mean", ", keepdims=True", "", "keepdims=True keeps"),
     ("backward_by_hand", "mean_gx = (g", "mean_gx = (dy", "Missing: x_hat * mean(g * x_hat)."),
     ("backward_by_hand", ".sum(axis=(0, 1))", "", "dgamma, dbeta: not summed: every row uses"),
-    ("backward_by_hand", "dx = rstd", "dx = dy.shape[-1] * rstd", "a factor: D times what"),
     ("prenorm_backward", "dz + dx,", TUPLE, "is one of them a tuple, from a function"),
     ("shifted_variance", "x[..., :1]", "x.mean(-1)[..., None]", "Two passes, or a wider type?"),
     ("shifted_variance", "x[..., :1]", "x[..., 1:2]", "shifted by another entry"),
