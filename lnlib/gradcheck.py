@@ -356,11 +356,19 @@ def _extrapolated(measure, start):
     """Return the slope at step 0, from the largest steps that tell it.
 
     The step shrinks by 64 until slopes settle. Then more steps are taken, smaller ones if the
-    error is mostly truncation and larger ones if it is rounding, until the error is small.
+    error is mostly truncation and larger ones if it is rounding, until the error is small. A bend
+    that does not shrink with the step is a kink, and adds to the error.
     """
-    measure, top = functools.cache(measure), start
+    measure, top, kink = functools.cache(measure), start, 0.0
     with np.errstate(all="ignore"):
-        while not _settled(*(measure(top / n) for n in (1, 64, 4096))) and top > start / 1e60:
+        while top > start / 1e60:
+            coarse, middle, fine = (measure(top / n) for n in (1, 64, 4096))
+            if fine.bend <= middle.bend / 8 + fine.size / 1e7:
+                kink = 0.0
+            elif fine.bend > _SAFETY * fine.error:
+                kink = fine.bend
+            if _settled(coarse, middle, fine):
+                break
             top /= 64
         steps = {top, top / 64, top / 4096}
         smaller = (4**n for n in (1, 2, 4, 5, 7, 8, 9, 10, 11))
@@ -369,7 +377,7 @@ def _extrapolated(measure, start):
             best, rounding = _ridders([measure(h) for h in sorted(steps)[::-1]])
             divisor = next(larger if best.error < 2 * rounding else smaller, None)
             if best.error <= _ENOUGH * best.size or best.size == 0 or divisor is None:
-                return best
+                return best._replace(error=best.error + kink)
             steps.add(top / divisor)
 
 
@@ -390,7 +398,8 @@ def _settled(coarse, middle, fine):
 def _ridders(slopes):
     """Return the best of Neville's extrapolations in step**2, and the rounding in its error.
 
-    Its error is the distance from the two numbers that it was made of, and their rounding.
+    Its error is the distance from the two numbers that it was made of, and their rounding. Slopes
+    at smaller steps must not lie further from it than the last that it was made of.
     """
     best, rounding, above, steps = _Slope(np.nan, np.inf, np.nan), np.inf, [], []
     slopes, excess = [slope for slope in slopes if np.isfinite(slope).all()], 1
@@ -398,12 +407,15 @@ def _ridders(slopes):
         long, middle, short = slopes[-3:]
         truncation = 4 * abs(long.value - middle.value) * (middle.step / long.step) ** 2
         excess = max(excess, (abs(middle.value - short.value) - truncation) / short.error)
-    for slope in slopes:
+    for k, slope in enumerate(slopes, start=1):
         steps, row = [slope.step, *steps], [(slope.value, excess * slope.error)]
         for (coarse, coarse_noise), longer in zip(above, steps[1:]):
             (fine, noise), ratio = row[-1], (longer / slope.step) ** 2 - 1
             value, noise = fine + (fine - coarse) / ratio, noise + (noise + coarse_noise) / ratio
             error = max(abs(value - fine), abs(value - coarse)) + noise
+            for s in slopes[k:]:
+                away = abs(s.value - value) - abs(slope.value - value)
+                error = max(error, away - _SAFETY * excess * s.error)
             if error < best.error:
                 best, rounding = _Slope(value, error, slope.size), noise
             row.append((value, noise))
