@@ -365,7 +365,7 @@ def _extrapolated(measure, start):
             coarse, middle, fine = (measure(top / n) for n in (1, 64, 4096))
             if fine.bend <= middle.bend / 8 + fine.size / 1e7:
                 kink = 0.0
-            elif fine.bend > _SAFETY * fine.error:
+            elif fine.bend > _SAFETY * (2 * fine.error + abs(middle.value - fine.value)):
                 kink = fine.bend
             if _settled(coarse, middle, fine):
                 break
@@ -391,15 +391,15 @@ def _settled(coarse, middle, fine):
     apart = max(first, abs(coarse.size - middle.size)) - middle.size / 5
     agree = apart <= _SAFETY * middle.error
     better = second <= first / 4 + _SAFETY * (middle.error + fine.error)
-    smooth = fine.bend <= middle.bend / 8 + _SAFETY * fine.error + fine.size / 1e7
+    smooth = fine.bend <= middle.bend / 8 + _SAFETY * (2 * fine.error + second) + fine.size / 1e7
     return not fine.step > 0 or (agree and better and smooth)
 
 
 def _ridders(slopes):
     """Return the best of Neville's extrapolations in step**2, and the rounding in its error.
 
-    Its error is the distance from the two numbers that it was made of, and their rounding. Slopes
-    at smaller steps must not lie further from it than the last that it was made of.
+    Its error is the distance from the two numbers that it was made of, and their rounding. Of two
+    or more smaller steps, one slope must be as close to it as the last that it was made of.
     """
     best, rounding, above, steps = _Slope(np.nan, np.inf, np.nan), np.inf, [], []
     slopes, excess = [slope for slope in slopes if np.isfinite(slope).all()], 1
@@ -413,9 +413,9 @@ def _ridders(slopes):
             (fine, noise), ratio = row[-1], (longer / slope.step) ** 2 - 1
             value, noise = fine + (fine - coarse) / ratio, noise + (noise + coarse_noise) / ratio
             error = max(abs(value - fine), abs(value - coarse)) + noise
-            for s in slopes[k:]:
-                away = abs(s.value - value) - abs(slope.value - value)
-                error = max(error, away - _SAFETY * excess * s.error)
+            away = [abs(s.value - value) - _SAFETY * excess * s.error for s in slopes[k:]]
+            if len(away) > 1:
+                error = max(error, min(away) - abs(slope.value - value))
             if error < best.error:
                 best, rounding = _Slope(value, error, slope.size), noise
             row.append((value, noise))
