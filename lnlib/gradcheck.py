@@ -371,10 +371,12 @@ def _extrapolated(measure, start):
                 break
             top /= 64
         steps = {top, top / 64, top / 4096}
+        within = 2 * abs(middle.value - fine.value) + _SAFETY * (middle.error + fine.error)
         smaller = (4**n for n in (1, 2, 4, 5, 7, 8, 9, 10, 11))
         larger = iter((4, 16, 2, 8, 1 / 4, 1 / 2))
         while True:
-            best, rounding = _ridders([measure(h) for h in sorted(steps)[::-1]])
+            slopes = [measure(h) for h in sorted(steps)[::-1]]
+            best, rounding = _ridders(slopes, middle.value, within)
             divisor = next(larger if best.error < 2 * rounding else smaller, None)
             if best.error <= _ENOUGH * best.size or best.size == 0 or divisor is None:
                 return best._replace(error=best.error + kink)
@@ -395,11 +397,11 @@ def _settled(coarse, middle, fine):
     return not fine.step > 0 or (agree and better and smooth)
 
 
-def _ridders(slopes):
+def _ridders(slopes, near, within):
     """Return the best of Neville's extrapolations in step**2, and the rounding in its error.
 
-    Its error is the distance from the two numbers that it was made of, and their rounding. Of two
-    or more smaller steps, one slope must be as close to it as the last that it was made of.
+    Its error is the distance from the two numbers that it was made of, and their rounding. It is
+    larger for what lies further from near than within: large steps may agree by chance.
     """
     best, rounding, above, steps = _Slope(np.nan, np.inf, np.nan), np.inf, [], []
     slopes, excess = [slope for slope in slopes if np.isfinite(slope).all()], 1
@@ -407,15 +409,13 @@ def _ridders(slopes):
         long, middle, short = slopes[-3:]
         truncation = 4 * abs(long.value - middle.value) * (middle.step / long.step) ** 2
         excess = max(excess, (abs(middle.value - short.value) - truncation) / short.error)
-    for k, slope in enumerate(slopes, start=1):
+    for slope in slopes:
         steps, row = [slope.step, *steps], [(slope.value, excess * slope.error)]
         for (coarse, coarse_noise), longer in zip(above, steps[1:]):
             (fine, noise), ratio = row[-1], (longer / slope.step) ** 2 - 1
             value, noise = fine + (fine - coarse) / ratio, noise + (noise + coarse_noise) / ratio
             error = max(abs(value - fine), abs(value - coarse)) + noise
-            away = [abs(s.value - value) - _SAFETY * excess * s.error for s in slopes[k:]]
-            if len(away) > 1:
-                error = max(error, min(away) - abs(slope.value - value))
+            error = max(error, abs(value - near) - within)
             if error < best.error:
                 best, rounding = _Slope(value, error, slope.size), noise
             row.append((value, noise))
