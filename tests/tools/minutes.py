@@ -16,6 +16,7 @@ from execute_notebooks import NAVIGATION, lessons
 
 WORDS_A_MINUTE = 180
 SECONDS_A_LINE, SECONDS_A_FIGURE, SECONDS_A_PREDICT = 3, 20, 30
+ENDS = "## Exercises", "## Check yourself", "## Find it yourself"  # the last is the index's
 
 
 class Size(NamedTuple):
@@ -45,7 +46,7 @@ def size(path):
     """Measure one page."""
     cells = [c for c in nbformat.read(path, as_version=4).cells if c.id not in NAVIGATION]
     text = "\n".join(cell.source for cell in cells if cell.cell_type == "markdown")
-    end = "## Exercises" if "\n## Exercises\n" in text else "## Check yourself"
+    end = next(heading for heading in ENDS if f"\n{heading}\n" in text)
     last = next(k for k, cell in enumerate(cells) if cell.source.startswith(end))
     read = "\n".join(cell.source for cell in cells[:last] if cell.cell_type == "markdown")
     code = [cell for cell in cells[:last] if cell.cell_type == "code"]
