@@ -13,8 +13,9 @@ from lnlib.gpu import instances
 
 U = 2.0**-24  # a float32 operation is off by at most U of its result
 SECOND_ORDER = 1.01  # covers products of two small numbers
-# OpenBLAS with AVX2 adds a strip up in 32 lanes; what is left of the last 32 one after the other.
-BLAS = blocked.STRIP // 32 + 5 + 31
+# OpenBLAS with AVX2 adds up squares in 32 lanes, and what is left of the last 32 one after the
+# other. It adds up several rows in 8 lanes, in strips of half the length, which is less deep.
+BLAS = 2 * blocked.STRIP // 32 + 5 + 31
 
 
 def pairwise_depth(D):

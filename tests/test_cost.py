@@ -50,10 +50,10 @@ def test_bytes_are_the_operands_of_what_runs(variant, N, D):
 @pytest.mark.parametrize("N, D", SHAPES)
 def test_bytes_of_the_blocked_layer_are_what_a_small_cache_lets_through(N, D):
     buffer = 4 * D * blocked.rows_per_block(N, D)
-    for (direction, steps), buffers in zip(traced_passes("blocked", N, D).items(), (1, 3)):
+    for (direction, steps), buffers in zip(traced_passes("blocked", N, D).items(), (1, 2)):
         predicted = cost.cost("blocked", direction, N, D).moved
         assert predicted < traffic(steps, 8 * 2**20) < 1.1 * (predicted + buffers * buffer)
-        assert traffic(steps, 2**20) > 3 * predicted  # a cache that is too small
+        assert traffic(steps, 2**19) > 3 * predicted  # a cache that is too small
 
 
 def peak_of(function, *args, **kwargs):
@@ -80,7 +80,7 @@ def test_peak_memory(variant, N, D, dtype):
         _, second = peak_of(backward, dy, cache, **options)
         for direction, peak in (("forward", first), ("backward", second)):
             predicted = cost.cost(variant, direction, N, D, dtype, out=out, elides=ELIDES).peak
-            assert peak == pytest.approx(predicted, rel=0.05)
+            assert peak == pytest.approx(predicted, rel=0.05, abs=0.02 * x.nbytes)
 
 
 def test_a_plain_kernel_does_the_flops_of_the_fused_one():
