@@ -348,7 +348,8 @@ static char *space;
 static Array arrays[MAX_ARRAYS];       // from the front those of global memory, from the back shared ones
 static int shared_arrays;
 static unsigned dynamic_bytes, static_bytes;
-const unsigned MAX_STATIC = 48 * 1024, MAX_SHARED = 227 * 1024;  // of sm_90, which has most
+const unsigned MAX_STATIC = 48 * 1024;
+static unsigned max_shared;  // of a block
 static Report *reports;
 static Reports *reports_of;
 static size_t report_count, report_room;
@@ -800,7 +801,7 @@ static char order_word[32];
 static unsigned flush, opposite, first_block;  // opposite: blocks in the opposite order
 static const struct { const char *word; unsigned *number; } settings[] = {
     {"blocks", &gridDim.x}, {"threads", &blockDim.x}, {"shared", &dynamic_bytes}, {"flush", &flush},
-    {"opposite", &opposite}, {"first", &first_block}};
+    {"opposite", &opposite}, {"first", &first_block}, {"limit", &max_shared}};
 const int HEARD = 4;  // what the program returns if blocks have listened to each other
 
 namespace emulated {
@@ -860,7 +861,7 @@ static void add_array(const char *name, size_t first, size_t bytes, size_t numbe
 // The launch comes from stdin, a line for each part of it, and "run" or "profile" at the end:
 //     seconds 300           this program ends then, whatever has become of the one that started it
 //     file /tmp/arrays      holds the arrays, and is changed in place
-//     blocks 3, threads 64, shared 0, order reverse, flush 1, opposite 0, first 0
+//     blocks 3, threads 64, shared 0, order reverse, flush 1, opposite 0, first 0, limit 232448
 //     array x 65536 256 4 0   an argument, named x: 256 bytes of the file from 65536 on, numbers of 4
 //                             bytes, and none is left out before them
 //     number 0.5              an argument
@@ -919,8 +920,8 @@ int launch(void (*kernel_)())
     read_launch();
     if (blockDim.x < 1 || blockDim.x > MAX_THREADS)
         stop("a block has 1 to %d threads, not %u", MAX_THREADS, blockDim.x);
-    if (dynamic_bytes > MAX_SHARED)
-        stop("a block has at most %u bytes of shared memory, not %u", MAX_SHARED, dynamic_bytes);
+    if (dynamic_bytes > max_shared)
+        stop("a block has at most %u bytes of shared memory, not %u", max_shared, dynamic_bytes);
     stacks = (char *)reserve(MAX_THREADS * STACK);
     globals = {"a __device__ variable", (char *)(((size_t)&globals - GLOBALS / 2) & ~(size_t)15), 0, GLOBALS, 1, 0, 1};
     keep_accesses(globals);

@@ -3,7 +3,7 @@
 import numpy as np
 
 from ..checks import check_rows
-from .instances import STORED
+from .dispatch import STORED
 
 
 def check_kernel(kernel, known):
@@ -29,6 +29,12 @@ def load_width(backend, width, D, *arrays):
         known = f"1, or {most} if rows start at multiples of 16 bytes"
         raise ValueError(f"width must be {known}, got {width}")
     return width or best
+
+
+def check_parameter(backend, name, array, x):
+    """Raise TypeError or ValueError if this cannot be gamma for x: of its dtype, or float32."""
+    is_float32 = getattr(array, "dtype", None) == np.float32
+    check_array(backend, name, array, x.shape[-1:], np.float32 if is_float32 else x.dtype)
 
 
 def check_array(backend, name, array, shape=None, dtype=None):

@@ -124,9 +124,9 @@ def backend():
     )
 
 
-def _resident_blocks(configuration):
+def _resident_blocks(instantiation):
     """Ask the driver how many blocks of a kernel the current device holds at a time."""
-    kernel, threads, shared_bytes = configuration[:3]
+    kernel, threads, shared_bytes = instantiation[:3]
     cuda, function = backend().xp.cuda, _function(_device(), kernel, shared_bytes).kernel
     ask = cuda.driver.occupancyMaxActiveBlocksPerMultiprocessor
     multiprocessors = cuda.Device().attributes["MultiProcessorCount"]
@@ -139,8 +139,8 @@ def _check_place(name, array):
         raise ValueError(f"{name} must be on the current device, {_device()}, got device {place}")
 
 
-def _launch_instance(configuration, blocks, inputs, outputs, numbers):
-    kernel, threads, shared_bytes = configuration[:3]
+def _launch_instance(instantiation, blocks, inputs, outputs, numbers):
+    kernel, threads, shared_bytes = instantiation[:3]
     # CuPy passes arrays as pointers and NumPy's scalars as what they are: np.int32 as int, ...
     arguments = (*inputs.values(), *outputs.values(), *numbers.values())
     function = _function(_device(), kernel, shared_bytes)
