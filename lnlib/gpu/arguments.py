@@ -46,7 +46,7 @@ def check_array(backend, name, array, shape=None, dtype=None):
     if dtype is not None and array.dtype != dtype:
         raise TypeError(f"{name} must have dtype {dtype}, got {array.dtype}")
     if array.dtype.name not in STORED or not array.dtype.isnative:
-        known = ", ".join(f"{dtype} ({stored.cpp})" for dtype, stored in STORED.items())
+        known = ", ".join(f"{dtype} ({cpp})" for dtype, cpp in STORED.items())
         raise TypeError(f"{name} must have one of the dtypes {known}, got {array.dtype}")
     if shape is not None and array.shape != shape:
         raise ValueError(f"{name} must have shape {shape}, to fit x, got shape {array.shape}")

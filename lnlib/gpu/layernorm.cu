@@ -277,7 +277,7 @@ template <int THREADS, int WIDTH, class T = float, class P = T>
 __global__ void __launch_bounds__(THREADS) forward_looping(
     const Vector<WIDTH, T> *x, const Vector<WIDTH, P> *gamma, const Vector<WIDTH, P> *beta,
     Vector<WIDTH, T> *__restrict__ y, float *__restrict__ mean, float *__restrict__ mean_lo,
-    float *__restrict__ rstd, float eps, float one_over_D, int D)
+    float *__restrict__ rstd, float eps, float one_over_D, long long rows, int D)
 {
     const int vectors = D / WIDTH;
     const long long start = (long long)blockIdx.x * vectors;
@@ -392,7 +392,7 @@ template <int THREADS, int VECTORS, int WIDTH>
 __global__ void __launch_bounds__(THREADS) backward_atomic(
     const Vector<WIDTH> *x, const Vector<WIDTH> *dy, const Vector<WIDTH> *gamma,
     const float *mean, const float *mean_lo, const float *rstd, Vector<WIDTH> *__restrict__ dx,
-    float *dgamma, float *dbeta, float one_over_D, int D)
+    float *dgamma, float *dbeta, float one_over_D, long long rows, int D)
 {
     const int vectors = D / WIDTH;
     const long long start = (long long)blockIdx.x * vectors;
@@ -524,7 +524,7 @@ template <int THREADS, int VECTORS, int WIDTH, class T = float, class P = T>
 __global__ void __launch_bounds__(THREADS, 1) row_means(
     const Vector<WIDTH, T> *x, const Vector<WIDTH, T> *dy, const Vector<WIDTH, P> *gamma,
     const float *mean, const float *mean_lo, const float *rstd, Means *__restrict__ means,
-    float one_over_D, int D)
+    float one_over_D, long long rows, int D)
 {
     const int vectors = D / WIDTH, held = VECTORS * THREADS;
     const long long start = (long long)blockIdx.x * vectors;
@@ -565,7 +565,8 @@ template <int THREADS, int WIDTH, class T = float, class P = T>
 __global__ void __launch_bounds__(THREADS, 3) backward_columns(
     const Vector<WIDTH, T> *x, const Vector<WIDTH, T> *dy, const Vector<WIDTH, P> *gamma,
     const float *mean, const float *mean_lo, const float *rstd, const Means *means,
-    Vector<WIDTH, T> *__restrict__ dx, Vector<WIDTH> *__restrict__ partial, long long rows, int D)
+    Vector<WIDTH, T> *__restrict__ dx, Vector<WIDTH> *__restrict__ partial, float one_over_D,
+    long long rows, int D)
 {
     const int vectors = D / WIDTH, across = (vectors + THREADS - 1) / THREADS;  // blocks for a row
     const int i = blockIdx.x % across * THREADS + threadIdx.x, first = blockIdx.x / across;

@@ -73,7 +73,6 @@ def forward(backend, x, gamma, beta, eps, kernel="forward", width=None):
     check_parameter(backend, "gamma", gamma, x)
     check_array(backend, "beta", beta, (D,), gamma.dtype)
     eps = check_eps(eps)
-    rows = x.size // D
     y = backend.empty(x.shape, x.dtype)
     mean, mean_lo, rstd = (backend.empty((*x.shape[:-1], 1), np.float32) for _ in range(3))
     inputs = {"x": x, "gamma": gamma, "beta": beta}
@@ -81,67 +80,63 @@ def forward(backend, x, gamma, beta, eps, kernel="forward", width=None):
     width = load_width(backend, width, D, *inputs.values(), y)
     types = dispatch.types_of(x.dtype, gamma.dtype)
     chosen = dispatch.choose(kernel, D, width, types=types)
-    numbers = {"eps": np.float32(eps), "one_over_D": np.float32(1 / D)}
-    if chosen.kernel == "forward":
-        numbers["rows"] = np.int64(rows)
-    if rows:
-        blocks = -(-rows // chosen.rows)
-        backend.run(chosen, blocks, inputs, outputs, numbers | {"D": np.int32(D)})
+    numbers = {"eps": np.float32(eps)} | _numbers(x)
+    if x.size:
+        backend.run(chosen, -(-x.size // D // chosen.rows), inputs, outputs, numbers)
     return y, Cache(x, mean, mean_lo, rstd, gamma)
+
+
+def _numbers(x):
+    """Return what every kernel of a pass is told about x."""
+    D = x.shape[-1]
+    return {"one_over_D": np.float32(1 / D), "rows": np.int64(x.size // D), "D": np.int32(D)}
 
 
 def backward(backend, dy, cache, kernel="backward", width=None):
     """Launch the backward pass; see `lnlib.gpu.layer_norm_backward` for the arguments."""
     check_kernel(kernel, dispatch.BACKWARD)
-    _check_cache(backend, cache)
-    x, gamma, D = cache.x, cache.gamma, cache.x.shape[-1]
+    if not isinstance(cache, Cache):
+        raise TypeError(f"cache must be a lnlib.gpu.Cache, got {type(cache).__name__}")
+    x, mean, mean_lo, rstd, gamma = cache
+    check_array(backend, "cache.x", x)
+    saved = {"mean": mean, "mean_lo": mean_lo, "rstd": rstd}
+    for name, array in saved.items():
+        check_array(backend, f"cache.{name}", array, (*x.shape[:-1], 1), "float32")
+    check_parameter(backend, "cache.gamma", gamma, x)
     check_array(backend, "dy", dy, x.shape, x.dtype)
+    D = x.shape[-1]
     dx = backend.empty(x.shape, x.dtype)
     width = load_width(backend, width, D, x, dy, gamma, dx)
     types = dispatch.types_of(x.dtype, gamma.dtype)
     chosen = dispatch.choose(kernel, D, width, backend.shared_limit(), types)
     if x.size == 0:
         return dx, *backend.xp.zeros((2, D), gamma.dtype)
-    inputs = {"x": x, "dy": dy, "gamma": gamma}
-    inputs |= {name: getattr(cache, name) for name in ("mean", "mean_lo", "rstd")}
-    how = {
-        "backward_atomic": _add_atomically,
-        "backward_single": _in_one_launch,
-        "backward_columns": _reading_twice,
-    }.get(chosen.kernel, _in_two_stages)
-    return dx, *how(backend, chosen, inputs, dx, width, types)
+    inputs = {"x": x, "dy": dy, "gamma": gamma} | saved
+    if chosen.kernel == "backward_atomic":
+        return dx, *_add_atomically(backend, chosen, inputs, dx)
+    if chosen.kernel == "backward_columns":
+        partial = _read_twice(backend, chosen, inputs, dx, width, types)
+    elif chosen.kernel == "backward_single":
+        return dx, *_launch_once(backend, chosen, inputs, dx)
+    else:
+        partial = _partial_sums(backend, chosen, dx)
+        outputs = {"dx": dx, "partial": partial}
+        backend.run(chosen, len(partial), inputs, outputs, _numbers(dx))
+    return dx, *_add_up(backend, partial, gamma.dtype, types)
 
 
-def _check_cache(backend, cache):
-    if not isinstance(cache, Cache):
-        raise TypeError(f"cache must be a lnlib.gpu.Cache, got {type(cache).__name__}")
-    check_array(backend, "cache.x", cache.x)
-    for name in ("mean", "mean_lo", "rstd"):
-        shape = (*cache.x.shape[:-1], 1)
-        check_array(backend, f"cache.{name}", getattr(cache, name), shape, "float32")
-    check_parameter(backend, "cache.gamma", cache.gamma, cache.x)
-
-
-# Each of these writes dx, and returns dgamma and dbeta.
-
-
-def _add_atomically(backend, chosen, inputs, dx, width, types):
-    rows, D = _shape(dx)
-    dgamma, dbeta = backend.xp.zeros((2, D), dx.dtype)
+def _add_atomically(backend, chosen, inputs, dx):
+    """Launch a block for each row; return dgamma and dbeta."""
+    D = dx.shape[-1]
+    dgamma, dbeta = backend.xp.zeros((2, D), np.float32)
     outputs = {"dx": dx, "dgamma": dgamma, "dbeta": dbeta}
-    numbers = {"one_over_D": np.float32(1 / D), "D": np.int32(D)}
-    backend.run(chosen, rows, inputs, outputs, numbers)
+    backend.run(chosen, dx.size // D, inputs, outputs, _numbers(dx))
     return dgamma, dbeta
 
 
-def _in_two_stages(backend, chosen, inputs, dx, width, types):
-    partial, numbers = _prepare_partial(backend, chosen, dx)
-    backend.run(chosen, len(partial), inputs, {"dx": dx, "partial": partial}, numbers)
-    return _second_stage(backend, partial, inputs["gamma"].dtype, types)
-
-
-def _in_one_launch(backend, chosen, inputs, dx, width, types):
-    partial, numbers = _prepare_partial(backend, chosen, dx)
+def _launch_once(backend, chosen, inputs, dx):
+    """Launch both stages in one; return dgamma and dbeta."""
+    partial = _partial_sums(backend, chosen, dx)
     if partial.nbytes > SINGLE_LIMIT:
         raise ValueError(
             f"backward_single is for at most {SINGLE_LIMIT} bytes of partial sums, which one "
@@ -150,44 +145,38 @@ def _in_one_launch(backend, chosen, inputs, dx, width, types):
     gradients = backend.empty(partial.shape[1:], np.float32)
     outputs = {"dx": dx, "partial": partial, "gradients": gradients}
     outputs["counter"] = backend.xp.zeros(1, np.int32)
-    backend.run(chosen, len(partial), inputs, outputs, numbers)
+    backend.run(chosen, len(partial), inputs, outputs, _numbers(dx))
     return gradients
 
 
-def _reading_twice(backend, chosen, inputs, dx, width, types):
-    rows, D = _shape(dx)
+def _partial_sums(backend, chosen, dx):
+    """Return an empty array: dgamma and dbeta of each block."""
+    D = dx.shape[-1]
+    resident = backend.resident_blocks(chosen)
+    blocks = dispatch.blocks_for(dx.size // D, resident, chosen.rows)
+    return backend.empty((blocks, 2, D), np.float32)
+
+
+def _read_twice(backend, chosen, inputs, dx, width, types):
+    """Launch the two kernels for rows whose sums do not fit; return partial sums."""
+    D = dx.shape[-1]
+    rows, first = dx.size // D, dispatch.row_means(width, types)
     means = backend.empty((rows, 3), np.float32)
-    numbers = {"one_over_D": np.float32(1 / D), "D": np.int32(D)}
-    first = dispatch.choose("row_means", D, width, types=types)
-    backend.run(first, rows, inputs, {"means": means}, numbers)
+    backend.run(first, rows, inputs, {"means": means}, _numbers(dx))
     resident = backend.resident_blocks(chosen)
     blocks, down = dispatch.column_blocks(rows, D, width, resident)
-    partial = backend.empty((down, 2, D), np.float32)
-    numbers = {"rows": np.int64(rows), "D": np.int32(D)}
+    outputs = {"dx": dx, "partial": backend.empty((down, 2, D), np.float32)}
     inputs = inputs | {"means": means}
-    backend.run(chosen, blocks, inputs, {"dx": dx, "partial": partial}, numbers)
-    return _second_stage(backend, partial, inputs["gamma"].dtype, types)
+    backend.run(chosen, blocks, inputs, outputs, _numbers(dx))
+    return outputs["partial"]
 
 
-def _shape(dx):
-    """Return the number of rows and their length."""
-    return dx.size // dx.shape[-1], dx.shape[-1]
-
-
-def _prepare_partial(backend, chosen, dx):
-    """Return an array for the partial sums of all blocks, and the numbers that the kernel takes."""
-    rows, D = _shape(dx)
-    blocks = dispatch.blocks_for(rows, backend.resident_blocks(chosen), chosen.rows)
-    numbers = {"one_over_D": np.float32(1 / D), "rows": np.int64(rows), "D": np.int32(D)}
-    return backend.empty((blocks, 2, D), np.float32), numbers
-
-
-def _second_stage(backend, partial, dtype, types):
-    """Add up partial sums; return dgamma and dbeta."""
+def _add_up(backend, partial, dtype, types):
+    """Launch the second stage; return dgamma and dbeta."""
     blocks, _, D = partial.shape
     gradients = backend.empty((2, D), dtype)
     numbers = {"rows": np.int32(blocks), "columns": np.int32(2 * D)}
-    second = dispatch.column_sums(blocks, types)
+    chosen = dispatch.column_sums(blocks, types)
     grid = -(-2 * D // dispatch.COLUMNS)
-    backend.run(second, grid, {"partial": partial}, {"gradients": gradients}, numbers)
+    backend.run(chosen, grid, {"partial": partial}, {"gradients": gradients}, numbers)
     return gradients

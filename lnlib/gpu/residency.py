@@ -3,7 +3,7 @@
 from typing import NamedTuple
 
 from . import nvrtc
-from .dispatch import blocks_for, choose, column_blocks
+from .dispatch import blocks_for, choose, column_blocks, row_means
 
 
 class Limits(NamedTuple):
@@ -119,7 +119,11 @@ def occupancy(kernel, rows, D, arch="sm_90"):
         As `lnlib.gpu.compile`; ValueError also for an arch that is not in the table.
     """
     limits, width = _limits(arch), 1 if D % 4 else 4
-    chosen = choose(kernel, D, width, limits.shared_per_block)
+    chosen = (
+        choose(kernel, D, width, limits.shared_per_block)
+        if kernel != "row_means"
+        else row_means(width)
+    )
     compiled = nvrtc.compile(arch, [chosen.expression])[chosen.expression]
     resident, limited_by = resident_blocks(
         arch, chosen.threads, compiled.registers, compiled.shared + chosen.shared_bytes
