@@ -7,7 +7,7 @@ import pytest
 from test_gpu import BACKWARD, ORDERS, arrays, assert_promise, emulate_backward_changed
 
 from lnlib import gpu
-from lnlib.gpu.instances import FORWARD
+from lnlib.gpu.dispatch import FORWARD
 
 SOURCE = gpu.read_source()
 RACE = "with no barrier in between"

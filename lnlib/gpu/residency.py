@@ -3,7 +3,7 @@
 from typing import NamedTuple
 
 from . import nvrtc
-from .dispatch import blocks_for, choose, column_blocks, row_means
+from .dispatch import MEANS_ENTRIES, blocks_for, choose, column_blocks, row_means
 
 
 class Limits(NamedTuple):
@@ -132,6 +132,8 @@ def occupancy(kernel, rows, D, arch="sm_90"):
     floats = chosen.rows * D  # that a block asks for together: of each array
     if chosen.kernel in ("forward_looping", "backward_columns"):
         floats = chosen.threads * width  # they wait for one load before they ask for the next
+    if chosen.kernel == "row_means":
+        floats = min(D, chosen.threads * MEANS_ENTRIES)  # what it keeps of dy
     if chosen.kernel == "backward_columns":
         blocks, _ = column_blocks(rows, D, width, at_a_time)
     elif chosen.kernel in ("backward", "backward_single"):
