@@ -104,8 +104,17 @@ WITHOUT = {  # write_dx, which three variants share; backward_looping works g ou
 }
 
 
-@pytest.mark.parametrize("kernel", ["backward", "backward_looping"])
-@pytest.mark.parametrize("missing", WITHOUT)
+CASES = [*itertools.product(WITHOUT, ["backward", "backward_looping"])]
+WITHOUT |= {
+    "gamma's mean": (r"one_over_D \* gamma_mean;", "one_over_D;", 2),
+    "the beginning of dy": (r"float total = sum\(d\);", "float total = 0;", 1),
+    "dy counted once": (r"(total = sum\(d\);\n.*int i = )held \+ ", r"\1", 1),
+}
+CASES += [("gamma's mean", "backward")]
+CASES += [(missing, "backward_looping") for missing in [*WITHOUT][3:]]
+
+
+@pytest.mark.parametrize("missing, kernel", CASES)
 def test_what_keeps_the_promise_for_biased_dy(kernel, missing):
     """Take it out, in either text, and the test above would fail."""
     source, found = re.subn(*WITHOUT[missing][:2], gpu.read_source())
@@ -877,9 +886,14 @@ def test_both_places_of_the_sums_on_the_gpu(monkeypatch, D):
     """A GPU with much shared memory runs what one with little would, too."""
     case = arrays((300, D), seed=D, offset=1e4)
     here = live.backend()
-    for limit in T4, here.shared_limit():
-        monkeypatch.setattr(live, "backend", lambda: here._replace(shared_limit=lambda: limit))
+
+    def check(limit):
+        other = here._replace(shared_limit=lambda: limit)
+        monkeypatch.setattr(live, "backend", lambda: other)
         assert_promise(on_gpu(*case), *case)
+
+    check(T4)
+    check(here.shared_limit())
 
 
 @needs_gpu

@@ -21,10 +21,10 @@ SHARED_TILES = SHORT_TILES | {
     768: (32, 24, 2), 1024: (32, 32, 2), 2048: (128, 16, 5),
     4096: (128, 32, 4), 8192: (256, 32, 2), 16384: (512, 32, 1),
 }  # fmt: skip
-NARROW_REGISTER_TILES = {
-    1024: (128, 8, 8), 2048: (256, 8, 4), 4096: (512, 8, 2), 8192: (1024, 8, 1)
+NARROW_TILES = SHORT_TILES | {1024: (128, 8, 8), 2048: (256, 8, 4), 4096: (1024, 4, 1)}
+REGISTER_TILES = {
+    768: (64, 12, 12), 1024: (128, 8, 8), 2048: (256, 8, 4), 4096: (512, 8, 2), 8192: (1024, 8, 1),
 }  # fmt: skip
-REGISTER_TILES = NARROW_REGISTER_TILES | {768: (64, 12, 12)}
 WARPS = {"forward": 4, "backward": 8, "backward_single": 8}  # of a block, each with its own row
 MEANS_THREADS, MEANS_ENTRIES, LOOPING_THREADS = 1024, 16, 256
 COLUMNS = 8  # of a block of the second stage
@@ -104,7 +104,7 @@ def choose(kernel, D, width, shared_limit=np.inf, types=()):
     rows, sums = WARPS.get(kernel, 1) if threads == 32 else 1, 0
     words = [entries // width, width]
     if blocks:
-        in_registers = tile in REGISTER_TILES.values()
+        in_registers = tile not in SHARED_TILES.values()
         sums = 0 if in_registers else 8 * rows * threads * entries  # two float32 per entry
         words += [rows, *blocks, "IN_REGISTERS" if in_registers else "IN_SHARED"]
     elif kernel == "forward":
@@ -118,10 +118,10 @@ def _tile(kernel, D, width, shared_limit):
         tiles = FORWARD_TILES if width > 1 else NARROW_FORWARD_TILES
     elif kernel.endswith("looping"):
         tiles = {}
-    elif width > 1 and shared_limit >= LARGE:
-        tiles = SHARED_TILES
+    elif width == 1:
+        tiles = NARROW_TILES
     else:
-        tiles = SHORT_TILES | (REGISTER_TILES if width > 1 else NARROW_REGISTER_TILES)
+        tiles = SHARED_TILES if shared_limit >= LARGE else SHORT_TILES | REGISTER_TILES
     fitting = [(most, tile) for most, tile in tiles.items() if D <= most and tile[1] % width == 0]
     return min(fitting)[1] if fitting else None
 
