@@ -637,7 +637,7 @@ def test_spills_and_shared_memory_are_reported():
     name = "forward<64, 16, 1>"
     compiled = gpu.compile("sm_90", (one for one in [name]))
     assert compiled[name][1:3] == (0, 2 * 2 * 4)
-    tight = gpu.read_source().replace("THREADS == 512 ? BLOCKS_OF_512 : 0", "32")
+    tight = gpu.read_source().replace("CAPPED ? 1024 / (THREADS * ROWS) : 0", "32")
     crowded = gpu.compile("sm_90", [name], tight)[name]
     assert crowded.registers <= 32 and crowded.spilled > 0
 

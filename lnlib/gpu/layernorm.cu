@@ -225,16 +225,17 @@ __device__ void subtract(Vector<WIDTH> (&row)[VECTORS], float mean, int vectors)
 // A block has ROWS rows: one, or if rows are short one in every warp. Each is loaded once and stays
 // in registers, so that centring it twice and squaring what is left costs no more traffic.
 // (__restrict__ promises that the array overlaps no other: loads may then be moved ahead of stores.
-// __launch_bounds__ lets the compiler count on at most so many threads when it hands out registers,
-// and leave enough of them for a second block of 512: sm_75 would miss that by two; sm_70 would
-// spill. 0 asks for nothing.)
+// __launch_bounds__ lets the compiler count on at most so many threads when it hands out registers.
+// Its second number is how many blocks shall fit on a multiprocessor. With 1024 threads each of them
+// gets at most 64 registers. We ask for that on a T4, which holds 1024 threads, and elsewhere where
+// the compiler would miss it by a few or spill. sm_70 would spill if asked. 0 asks for nothing.)
 #if __CUDA_ARCH__ < 750
-#define BLOCKS_OF_512 0
+#define CAPPED false
 #else
-#define BLOCKS_OF_512 2
+#define CAPPED (__CUDA_ARCH__ == 750 || THREADS == 512 || sizeof(T) < sizeof(P))
 #endif
 template <int THREADS, int VECTORS, int WIDTH, int ROWS = 1, class T = float, class P = T>
-__global__ void __launch_bounds__(THREADS * ROWS, THREADS == 512 ? BLOCKS_OF_512 : 0) forward(
+__global__ void __launch_bounds__(THREADS * ROWS, CAPPED ? 1024 / (THREADS * ROWS) : 0) forward(
     const Vector<WIDTH, T> *x, const Vector<WIDTH, P> *gamma, const Vector<WIDTH, P> *beta,
     Vector<WIDTH, T> *__restrict__ y, float *__restrict__ mean, float *__restrict__ mean_lo,
     float *__restrict__ rstd, float eps, float one_over_D, long long rows, int D)
