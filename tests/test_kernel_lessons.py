@@ -39,7 +39,7 @@ def test_listings_are_of_functions():
 
 def test_several_groups_are_of_one_warp_each():
     """block_sum has no slots for groups: two of two warps each would mix their sums."""
-    arguments = {f"p{k}": 1 for k in range(10)}
+    arguments = {f"p{k}": 1 for k in range(11)}
     launch = gpu.Launch(gpu.read_source(), "backward<64, 4, 4, 2, 1>", 1, 128, arguments)
     with pytest.raises(gpu.EmulationError, match="block_sum knows one group, or groups of one"):
         gpu.emulate(launch)
@@ -48,7 +48,7 @@ def test_several_groups_are_of_one_warp_each():
 @needs_nvrtc
 @pytest.mark.parametrize("arch", ["sm_75", "sm_90"])
 def test_by_default_a_product_and_a_difference_are_fused(arch):
-    """Without leave to do so, only fmaf is: 32 fewer instructions, one for each entry."""
+    """Without leave to do so, only fmaf is: one instruction for each of 32 entries."""
     from cupy.cuda import nvrtc
 
     def fused_instructions(source, *options):
@@ -65,7 +65,8 @@ def test_by_default_a_product_and_a_difference_are_fused(arch):
     assert fused.count(old) == 1
     apart = fused.replace(old, new)
     assert fused_instructions(fused) == fused_instructions(apart) > 32
-    assert fused_instructions(fused, "-fmad=false") == 32 + fused_instructions(apart, "-fmad=false")
+    counted = [fused_instructions(source, "-fmad=false") for source in (fused, apart)]
+    assert counted[1] == 0 and counted[0] in (32, 64)  # 64: the loop stands there twice
 
 
 @needs_nvrtc
