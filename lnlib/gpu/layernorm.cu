@@ -227,9 +227,8 @@ __device__ void subtract(Vector<WIDTH> (&row)[VECTORS], float mean, int vectors)
 // (__restrict__ promises that the array overlaps no other: loads may then be moved ahead of stores.
 // __launch_bounds__ lets the compiler count on at most so many threads when it hands out registers.
 // Its second number is how many blocks shall fit on a multiprocessor: with 1024 threads in all, a
-// thread gets at most 64 registers. We ask for that on a T4, which holds 1024 threads, and elsewhere
-// where the compiler would miss it by a few or spill. sm_70 would spill if asked. 0 asks for
-// nothing.)
+// thread gets at most 64 registers. We ask for that on a T4, which holds 1024 threads, and where
+// the compiler would miss it by a few, or spill. sm_70 would spill if asked. 0 asks for nothing.)
 #if __CUDA_ARCH__ < 750
 #define CAPPED false
 #else
