@@ -138,11 +138,8 @@ def _start(launch, program, seconds, how):
     """Run the program once; return the arrays that it left, and what it said."""
     with tempfile.NamedTemporaryFile(dir=program.parent) as file:
         lines = [f"file {file.name}", f"blocks {launch.blocks}", f"threads {launch.threads}"]
-        lines += [
-            f"shared {launch.shared_bytes}",
-            f"first {launch.first_block}",
-            f"limit {SHARED_LIMIT}",
-        ]
+        lines += [f"shared {launch.shared_bytes}", f"limit {SHARED_LIMIT}"]
+        lines += [f"first {launch.first_block}"]
         places = _write(file, launch, lines)
         done = call([program], input="\n".join(lines + how))
         _require_success(done, launch, seconds, program)
