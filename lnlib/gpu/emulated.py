@@ -47,7 +47,7 @@ def emulate_forward(
     ----------
     x : ndarray, shape (..., D), float32 or float16, or uint16 with the bits of bfloat16
         C-contiguous, as the GPU needs it.
-    gamma, beta : ndarray, shape (D,), dtype of x
+    gamma, beta : ndarray, shape (D,), both dtype of x or both float32
     eps : float
     kernel : {"forward", "forward_looping"}
     order : {"forward", "reverse"} or int
@@ -98,7 +98,7 @@ def emulate_backward(
     Returns
     -------
     dx : ndarray, shape (..., D), dtype of x
-    dgamma, dbeta : ndarray, shape (D,), dtype of x
+    dgamma, dbeta : ndarray, shape (D,), dtype of gamma
 
     Raises
     ------

@@ -345,7 +345,7 @@ __device__ void load_row(
             x_hat[v].at[j] = row.x_hat(x_hat[v].at[j]);
 }
 
-// The same for all rows of a block, which therefore works it out once.
+// The mean of gamma is the same for all rows, so a block works it out once.
 template <int THREADS, int WIDTH, class P>
 __device__ float mean_of_gamma(const Vector<WIDTH, P> *gamma, int vectors, float one_over_D)
 {
@@ -507,7 +507,7 @@ __global__ void __launch_bounds__(THREADS * ROWS, BLOCKS) backward(
 
 // ---- Backward of rows whose sums do not fit on the chip -----------------------------------------
 // Two kernels, so that x and dy are read twice. The first finds the three numbers that a row's dx
-// needs. It keeps the beginning of dy in registers; only the rest of a very long row is read again.
+// needs. It keeps the beginning of dy in registers. Only the rest of a very long row is read again.
 struct Means { float near, rest, gx; };
 
 // What a vector adds to the sums of g and of g * x_hat.

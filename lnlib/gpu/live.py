@@ -29,7 +29,7 @@ def layer_norm_forward(x, gamma, beta, eps=1e-5, *, kernel="forward", width=None
     ----------
     x : cupy.ndarray, shape (..., D), float32 or float16, or uint16 with the bits of bfloat16
         C-contiguous and on the current device; D < 2**30, fewer than 2**31 rows.
-    gamma, beta : cupy.ndarray, shape (D,), dtype of x
+    gamma, beta : cupy.ndarray, shape (D,), both dtype of x or both float32
     eps : float
         Added to the variance; rounded to float32.
     kernel : {"forward", "forward_looping"}
@@ -70,15 +70,16 @@ def layer_norm_backward(dy, cache, *, kernel="backward", width=None):
         From `layer_norm_forward` on the same device.
     kernel : {"backward", "backward_single", "backward_atomic", "backward_looping"}
         Two launches; one launch, for small inputs; atomics, whose dgamma and dbeta differ from run
-        to run in the last digits and lose digits over thousands of rows; x read twice, dy three
-        times. "backward" gives the same bits in every run on the same GPU.
+        to run in the last digits and lose digits over thousands of rows; x and dy read twice, as
+        "backward" does where the sums of a row do not fit on the chip. "backward" gives the same
+        bits in every run on the same GPU.
     width : {None, 1, 4, 8}
         As for `layer_norm_forward`.
 
     Returns
     -------
     dx : cupy.ndarray, shape (..., D), dtype of x
-    dgamma, dbeta : cupy.ndarray, shape (D,), dtype of x
+    dgamma, dbeta : cupy.ndarray, shape (D,), dtype of gamma
 
     Raises
     ------
