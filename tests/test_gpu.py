@@ -182,7 +182,7 @@ def one_block(monkeypatch):
     monkeypatch.setattr(emulated, "BLOCKS", 1)
 
 
-@pytest.mark.parametrize("kernel", ["backward", "backward_single"])
+@pytest.mark.parametrize("kernel", ["backward", "backward_single", "backward_looping"])
 def test_many_rows(one_block, kernel):
     """More than one block may add up in float32; a constant makes every rounding go one way."""
     case = dy, x, gamma, beta = arrays((800, 9), offset=1e3)
