@@ -366,34 +366,43 @@ def last_row(kernel, source, D):
     name = {
         "forward": f"forward<32, {D // 128}, 4>", "forward_looping": "forward_looping<32, 4>",
         "backward": f"backward<32, {D // 128}, 4, 1, 1>",
-        "backward_looping": "backward_looping<32, 4>",
+        "in registers": f"backward<32, {D // 128}, 4, 1, 1, IN_REGISTERS>",
+        "row_means": "row_means<32, 4, 4>", "backward_columns": f"backward_columns<{D // 4}, 4>",
         "backward_atomic": f"backward_atomic<32, {D // 128}, 4>",
     }[kernel]  # fmt: skip
     x, dy, gain, shift = rng.normal(size=(4, D)).astype(np.float32)
     saved = {"mean": x.mean(), "mean_lo": np.float32(0), "rstd": 1 / x.std()}
     saved = {key: np.full(1, value, np.float32) for key, value in saved.items()}
     nan = np.full(D, np.nan, np.float32)
+    numbers = {}
     if kernel.startswith("forward"):
         arrays = {"x": x, "gamma": gain, "beta": shift, "y": nan, **saved}
-        numbers = {"eps": np.float32(1e-5), "D": np.int32(D)}
+        numbers = {"eps": np.float32(1e-5)}
     elif kernel == "backward_atomic":
         sums = {"dgamma": np.zeros_like(x), "dbeta": np.zeros_like(x)}
         arrays = {"x": x, "dy": dy, "gamma": gain, **saved, "dx": nan, **sums}
-        numbers = {"D": np.int32(D)}
+    elif kernel == "row_means":
+        arrays = {"x": x, "dy": dy, "gamma": gain, **saved, "means": nan[:3]}
     else:
-        arrays = {"x": x, "dy": dy, "gamma": gain, **saved, "dx": nan, "partial": np.tile(nan, 2)}
-        numbers = {"rows": np.int64(rows), "D": np.int32(D)}
+        arrays = {"x": x, "dy": dy, "gamma": gain, **saved}
+        if kernel == "backward_columns":
+            x_hat, g = saved["rstd"] * (x - x.mean()), gain * dy
+            arrays["means"] = np.float32([0, g.mean(), (g * x_hat).mean()])
+        arrays |= {"dx": nan, "partial": np.tile(nan, 2)}
+    numbers |= {"one_over_D": np.float32(1 / D), "rows": np.int64(rows), "D": np.int32(D)}
     whole = "gamma", "beta", "dgamma", "dbeta"
     begins = {key: (rows - 1) * a.size for key, a in arrays.items() if key not in whole}
     shared = 8 * D if kernel == "backward" else 0
+    threads = D // 4 if kernel == "backward_columns" else 32
     given = Launch(
-        source, name, rows, 32, arrays | numbers, shared, first_block=rows - 1, begins=begins
+        source, name, rows, threads, arrays | numbers, shared, first_block=rows - 1, begins=begins
     )
-    assert begins.get("y", begins.get("dx")) > 2**31
+    assert begins["x"] > 2**31
     return arrays, run(given)
 
 
-KERNELS = ["forward", "forward_looping", "backward", "backward_looping", "backward_atomic"]
+KERNELS = ["forward", "forward_looping", "backward", "in registers", "row_means"]
+KERNELS += ["backward_columns", "backward_atomic"]
 
 
 @pytest.mark.parametrize("kernel", KERNELS)
@@ -405,6 +414,10 @@ def test_offsets_beyond_32_bits(kernel):
     if kernel.startswith("forward"):
         assert np.abs(left["y"] - (gain * x_hat + a["beta"])).max() < 1e-5
         assert abs(left["rstd"][0] - 1 / np.sqrt(x.var() + 1e-5)) < 1e-5
+    elif kernel == "row_means":
+        g = gain * a["dy"]
+        near, rest, gx = left["means"].astype(np.float64)
+        assert abs(near + rest - g.mean()) + abs(gx - (g * x_hat).mean()) < 1e-5
     else:
         g = gain * a["dy"]
         dx = (g - g.mean() - x_hat * (g * x_hat).mean()) / x.std()
