@@ -230,6 +230,7 @@ def sharing_a_mean():
         ):
             ax.text(*place, axis, fontsize=20)
         ax.set_title(name, loc="center")
+    fig.suptitle("Which numbers share one mean?", weight="bold", x=0.02, ha="left")
     return fig, axes
 
 
@@ -309,6 +310,7 @@ def losing_two_parts(x_hat, g, dx, alt):
     head += line("#c9d2dc", 2, *corners) + line(ink, 2, *x_hat, x_hat[0])
     head += arrow(grey, 2, -0.45 * up, 2.95 * up) + word("axis of ones", (332, 52), grey)
     head += word("plane of the rows with mean 0", (20, 446), grey)
+    head += '<text x="470" y="37" font-weight="bold">What is left of g?</text>'
     legend = {"g": RED, "g &#8722; mean(g)": BLUE, "dx / rstd": GREEN, "what g loses": grey}
     for k, (text, color) in enumerate(legend.items()):
         dash = 'stroke-dasharray="5 4"' * (color == grey)
