@@ -257,11 +257,12 @@ class _Probe:
         self.point = np.concatenate(arrays, axis=None, dtype=np.float64)
         self.rng = np.random.default_rng([seed, 2016])  # not a caller's default_rng(seed)
         self.forward, self.gradient, self.problems = forward, np.zeros_like(self.point), {}
-        self._differentiate(backward)
+        returned = self._run(backward)
         self.unjudged = _not_analytic(self) if method == "complex" else {}
+        self._keep(returned)
 
-    def _differentiate(self, backward):
-        """Run both passes, on copies, and keep the gradients that can be compared."""
+    def _run(self, backward):
+        """Run both passes, on copies; return what backward returned."""
         y, cache = self.forward(*self.arrays(self.point.copy()))
         y, shape = np.array(y), self.shapes[0]
         if y.shape != shape:
@@ -274,6 +275,10 @@ class _Probe:
         returned = backward(self.dy.copy(), cache)
         if not isinstance(returned, tuple | list) or len(returned) != 3:
             raise ValueError(f"backward must return dx, dgamma, dbeta, got {returned!r:.60}")
+        return returned
+
+    def _keep(self, returned):
+        """Keep the gradients that can be compared."""
         for name, value, part in zip(_NAMES, returned, self.arrays(self.gradient)):
             d = np.asarray(value)
             if d.shape != part.shape or d.dtype.kind not in "fiu":
@@ -415,7 +420,7 @@ def _ridders(slopes, near, within):
         values = fine + (fine - coarse) / ratio
         noise = noise[1:] + (noise[1:] + noise[:-1]) / ratio
         errors = np.maximum(np.abs(values - fine), np.abs(values - coarse)) + noise
-        errors = np.maximum(errors, np.abs(values - near) - within)
+        errors = np.fmax(errors, np.abs(values - near) - within)
         i = np.argmin(np.nan_to_num(errors, nan=np.inf))
         if errors[i] < best.error:
             best, rounding = _Slope(values[i], errors[i], sizes[i + k]), noise[i]
