@@ -8,6 +8,7 @@ from .. import gpu
 from ..checker import BadResult, NotChecked
 
 ORDERS = "forward", "reverse", 1  # a kernel must not care who comes first
+FAR = 22_000_000  # rows of at least 200 vectors: behind them, places are above 2**32
 
 LINES = {  # never right, wherever it stands -> what is wrong with it
     r"\b(?!__syncthreads\b)_*sync_?threads?\b": "the barrier is called __syncthreads",
@@ -44,8 +45,7 @@ OUTSIDE = {
 
 def code_of(text):
     """Return CUDA source with nothing in its comments and strings, line by line the same."""
-    ends = r"//[^\n]*|/\*.*?\*/|\"(?:\\.|[^\"\\\n])*\"|'(?:\\.|[^'\\\n])*'"
-    return re.sub(ends, lambda found: "\n" * found[0].count("\n") or " ", text, flags=re.S)
+    return re.sub(r"\"(\\.|[^\"\\\n])*\"|'(\\.|[^'\\\n])*'", " ", gpu.without_comments(text))
 
 
 def source_of(text, name):
@@ -100,7 +100,9 @@ def _fault(code):
             return f"in which {name[1]} is __global__, a kernel: what threads call is __device__"
 
 
-def launch(pieces, kernel, blocks, threads, inputs, outputs, numbers, counts=None, hints=OUTSIDE):
+def launch(
+    pieces, kernel, blocks, threads, inputs, outputs, numbers, counts=None, hints=OUTSIDE, row=0
+):  # fmt: skip
     """Run a kernel in several orders; return its outputs.
 
     Parameters
@@ -118,6 +120,9 @@ def launch(pieces, kernel, blocks, threads, inputs, outputs, numbers, counts=Non
         Filled with the `Traffic` of each array, of one launch.
     hints : dict of str to str
         A pattern in what the emulator says -> what is added to it.
+    row : int
+        How many rows come before the first that is there, in all arrays with two axes. As many
+        blocks come before the first that is run, in one order: counting them takes a while.
 
     Raises
     ------
@@ -129,8 +134,12 @@ def launch(pieces, kernel, blocks, threads, inputs, outputs, numbers, counts=Non
     before, yours, after = pieces
     source = f'{before}\n#line 1 "your source"\n{yours}\n#line 1 "the check"\n{after}\n'
     empty = {name: np.full(shape, np.nan, np.float32) for name, shape in outputs.items()}
-    given = gpu.Launch(source, kernel, blocks, threads, inputs | empty | numbers)
-    for order in ORDERS:
+    begins = {name: row * a.shape[1] for name, a in (inputs | empty).items() if a.ndim == 2}
+    arguments = inputs | empty | numbers
+    given = gpu.Launch(
+        source, kernel, row + blocks, threads, arguments, first_block=row, begins=begins
+    )
+    for order in ORDERS[:1] if row else ORDERS:
         traffic = {}
         try:  # 30 seconds are enough for all that ever returns
             left = gpu.emulate(given, order, traffic, seconds=30)
@@ -143,6 +152,25 @@ def launch(pieces, kernel, blocks, threads, inputs, outputs, numbers, counts=Non
     if counts is not None:
         counts.update(traffic)
     return {name: left[name] for name in outputs}
+
+
+def problem_far_away(run):
+    """Say what is wrong with a kernel where its arrays are longer than an int can count.
+
+    Parameters
+    ----------
+    run : callable
+        Launches the kernel with that many rows before its own, see `launch`.
+    """
+    try:
+        run(row=FAR)
+    except BadResult as error:
+        if "partial[" not in str(error):  # which has a row for each block: few
+            line = re.search(r" in line \d+", str(error))
+            return (
+                f"Right for few rows, but wrong behind row {FAR:,}{line[0] if line else ''}. An "
+                "int ends at 2**31: the place where a row begins needs a long long."
+            )
 
 
 def in_other_words(message, kernel, source):

@@ -1,5 +1,6 @@
 """Lesson 08: what a thread loads, a row in one warp, barriers, and a fused residual addition."""
 
+import functools
 import re
 
 import numpy as np
@@ -9,7 +10,7 @@ from ..gpu import read_source
 from ..gpu.listing import function_source
 from ..layernorm import layer_norm_forward
 from .data import layer
-from .kernels import code_of, launch, source_of
+from .kernels import code_of, launch, problem_far_away, source_of
 from .registry import exercise
 
 THREAD_CASES = {
@@ -206,7 +207,6 @@ def sum_with_barriers():
 
 
 KERNELS = {64: "add_forward<64, 4, 4>", 32: "add_forward<32, 8, 1>"}
-SHORT_START = r"(?<!long )\b(?:int|unsigned)\b \w+ = [^;%()]*\bstart\b[^;%()]*"  # a remainder fits
 
 
 def _residual_kernel():
@@ -233,14 +233,16 @@ def _residual(D=1000):
     return dict(zip(("a", "b", "gamma", "beta"), (x.astype(np.float32) for x in arrays)))
 
 
-def _launch_residual(function, threads=64, D=1000, counts=None):
+def _launch_residual(function, threads=64, D=1000, counts=None, row=0):
     before, after = _residual_kernel()
     pieces, inputs = (before, source_of(function(), "load_sum"), after), _residual(D)
     rows = len(inputs["a"])
     shapes = {"s": (rows, D), "y": (rows, D)}
     shapes |= {name: (rows, 1) for name in ("mean", "mean_lo", "rstd")}
     numbers = {"eps": np.float32(1e-5), "D": np.int32(D)}
-    results = launch(pieces, KERNELS[threads], rows, threads, inputs, shapes, numbers, counts)
+    results = launch(
+        pieces, KERNELS[threads], rows, threads, inputs, shapes, numbers, counts, row=row
+    )
     return results["s"], results["y"]
 
 
@@ -265,8 +267,8 @@ def _still_wrong(function):
         mine = _launch_residual(function, threads, D)
         if not all(np.allclose(a, b, atol=1e-4) for a, b in zip(mine, (s, _normalised(s, D)))):
             return f"Right for 64 threads with 4 vectors of 4 and rows of 1000, but not for {why}."
-    if short := re.search(SHORT_START, code_of(function())):
-        return f"Right for these rows, but an int ends at 2**31, and {short[0]} cuts start."
+    if problem := problem_far_away(functools.partial(_launch_residual, function)):
+        return problem
     return Score("16 bytes per element, in three orders of the threads; and with vectors of 1.")
 
 

@@ -5,6 +5,7 @@ layernorm.cu, so that it can use what stands there. In the answers below, which 
 `Launch` comes where the stub has the head.
 """
 
+import functools
 import re
 from typing import NamedTuple
 
@@ -13,7 +14,7 @@ import numpy as np
 from ..checker import BadResult, Score, mistakes
 from ..gpu import read_source
 from .data import layer
-from .kernels import code_of, launch, source_of
+from .kernels import code_of, launch, problem_far_away, source_of
 from .lesson_10_rms import rms_backward, rms_forward
 from .registry import exercise
 
@@ -50,12 +51,12 @@ class Launch(NamedTuple):
     eps: float
 
 
-def _run_rms(text, given, counts=None):
+def _run_rms(text, given, counts=None, row=0):
     """Return y and rstd of a forward kernel, dx and dgamma of a backward one, which gets a dy."""
     (N, D), blocks = given.inputs["x"].shape, BLOCKS
     if "dy" in given.inputs:  # whose blocks leave partial sums of dgamma
         kernel, shapes = "rms_backward", {"dx": (N, D), "partial": (blocks, D)}
-        numbers = {"rows": np.int64(N), "D": np.int32(D)}
+        numbers = {"rows": np.int64(row + N), "D": np.int32(D)}
     else:
         kernel, blocks, shapes = "rms_forward", N, {"y": (N, D), "rstd": (N, 1)}
         numbers = {"eps": np.float32(given.eps), "D": np.int32(D)}
@@ -64,7 +65,7 @@ def _run_rms(text, given, counts=None):
         raise BadResult(f"adds to {name}, which never got a value: {name}[v] = Vector<WIDTH>()")
     pieces = read_source(), source, ""
     kernel += TEMPLATES[threads]
-    done = launch(pieces, kernel, blocks, threads, given.inputs, shapes, numbers, counts)
+    done = launch(pieces, kernel, blocks, threads, given.inputs, shapes, numbers, counts, row=row)
     if "partial" in done:
         done["partial"] = done["partial"].sum(axis=0, dtype=np.float64)
     return tuple(done.values())
@@ -79,24 +80,6 @@ def _never_cleared(code):
             added = re.search(rf"\b{name}\s*\[[^;]*\+=", code)
             if added and not re.search(f"{made}|{passed}", code):
                 return name
-
-
-def _too_long_for_an_int(code, forward):
-    """Return a product that may pass 2**31 but is computed with ints, or None.
-
-    Parameters
-    ----------
-    code : str
-        A kernel, with its head.
-    forward : bool
-        Whether blockIdx.x is the number of a row; in the backward kernel it is a small number.
-    """
-    rows = re.findall(r"(?<!long )\bint\s+(\w+)\s*=\s*blockIdx\.x\s*;", code)
-    names = "|".join([*rows, r"blockIdx\.x"] if forward else rows)
-    whole = re.findall(r"(?<!long )\bint\s+(\w+)", code)
-    for found in re.finditer(rf"(?<![)*])(?<![)*]\s)\b({names})\s*\*\s*(\w+)", code):
-        if names and found[2] in whole:
-            return found[0]
 
 
 def _finite_and_wrong(function, head, given):
@@ -132,8 +115,8 @@ def _kernel(head, names, **once):
             times = getattr(counts[name], way) / given.inputs["x"].nbytes / size
             if times > 1.1:
                 return f"Right numbers, but {name} is {way} {times:.3g} times. Once will do."
-        if product := _too_long_for_an_int(code_of(function(head)), "y" in once):
-            return f"Right for these rows, but an int ends at 2**31: {product} needs a long long."
+        if problem := problem_far_away(functools.partial(_run_rms, function(head), given)):
+            return problem
         if "y" in once and (problem := _finite_and_wrong(function, head, given)):
             return problem
         ways = ", ".join(f"{name} {way} once" for name, way in once.items())
