@@ -31,7 +31,7 @@ from subprocess import DEVNULL, Popen, TimeoutExpired
 from ..checker.guard import time_limit
 from . import check, load
 
-LIMITS = {"RLIMIT_DATA": 3 << 30, "RLIMIT_FSIZE": 256 << 20, "RLIMIT_CORE": 0}  # bytes
+RESOURCE_LIMITS = {"RLIMIT_DATA": 3 << 30, "RLIMIT_FSIZE": 256 << 20, "RLIMIT_CORE": 0}  # bytes
 HEADING = re.compile(r"^#+ Exercise (\d+\.\d+)", re.MULTILINE)
 FUNCTION = re.compile(r"^(def |check\()(\w+)", re.MULTILINE)
 
@@ -73,7 +73,7 @@ def run_one(seconds):
     with suppress(ImportError):
         import resource
 
-        for name, most in LIMITS.items():
+        for name, most in RESOURCE_LIMITS.items():
             with suppress(ValueError, OSError):  # unknown here, or a lower limit holds already
                 resource.setrlimit(getattr(resource, name), (most, most))
     out = os.fdopen(os.dup(1), "w")

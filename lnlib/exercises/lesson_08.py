@@ -51,8 +51,10 @@ def columns_of(thread, threads, width, D):
 
 EPS = 3e-4  # not the usual one
 SPREADS = np.array([1.0, 0.004, 3.0, 0.02, 0.5])[:, None]  # (5, 1): where eps counts, and not
-ROWS = (0.7 + SPREADS * np.random.default_rng(62).standard_normal((5, 32))).astype(np.float32)
-FAR = 400 + ROWS  # (5, 32): one centring still has four digits; the mean of the squares has none
+ROWS_OF_32 = (0.7 + SPREADS * np.random.default_rng(62).standard_normal((5, 32))).astype(np.float32)
+FAR_ROWS = (
+    400 + ROWS_OF_32
+)  # (5, 32): one centring still has four digits; the mean of the squares has none
 ROW_KERNEL = """
 __global__ void rows_of_32(const float *x, float *y, float eps)
 {
@@ -61,7 +63,7 @@ __global__ void rows_of_32(const float *x, float *y, float eps)
 }"""
 
 
-def _run_normalise(function, rows=ROWS):
+def _run_normalise(function, rows=ROWS_OF_32):
     def run():
         pieces = "", source_of(function(), "normalise"), ROW_KERNEL
         shapes, numbers = {"y": rows.shape}, {"eps": np.float32(EPS)}
@@ -72,8 +74,8 @@ def _run_normalise(function, rows=ROWS):
 
 def _far_rows(function):
     """Say if rows with a large mean come out wrong, or what was tried."""
-    x = FAR[[0, 2]].astype(np.float64)  # (2, 32): the spreads of 1 and 3
-    y = _run_normalise(function, FAR[[0, 2]])()
+    x = FAR_ROWS[[0, 2]].astype(np.float64)  # (2, 32): the spreads of 1 and 3
+    y = _run_normalise(function, FAR_ROWS[[0, 2]])()
     error = np.abs(y - (x - x.mean(1, keepdims=True)) / np.sqrt(x.var(1, keepdims=True) + EPS))
     if not error.max() < 1e-3:
         return (
@@ -117,7 +119,7 @@ def _lanes(values, *steps, partner=np.bitwise_xor, send_first=False):
 """)
 def normalise_in_a_warp():
     """Return what the solution's CUDA computes, with NumPy: the rows, normalised."""
-    x = ROWS.astype(np.float64)  # (5, 32), a number in each lane
+    x = ROWS_OF_32.astype(np.float64)  # (5, 32), a number in each lane
     xc = x - _lanes(x, 1, 2, 4, 8, 16) / 32
     var = _lanes(xc * xc, 1, 2, 4, 8, 16) / 32
     return xc / np.sqrt(var + EPS)

@@ -2,7 +2,7 @@
 
 A stub gets the head of a kernel and returns the kernel. The checker launches it behind the text of
 layernorm.cu, so that it can use what stands there. In the answers below, which NumPy works out, a
-`Launch` comes where the stub has the head.
+`LaunchInputs` comes where the stub has the head.
 """
 
 import functools
@@ -30,10 +30,10 @@ __global__ void __launch_bounds__(THREADS) rms_backward(
     long long rows, int D)
 """
 TEMPLATES = {64: "<64, 4, 4>", 32: "<32, 8, 1>"}  # threads -> threads, vectors and their width
-BLOCKS, ROWS = 4, 11  # two or three rows each, and an even number of blocks: n % 2 is no buffer
+GRID, N_ROWS = 4, 11  # two or three rows each, and an even number of blocks: n % 2 is no buffer
 
 
-class Launch(NamedTuple):
+class LaunchInputs(NamedTuple):
     """What a kernel is launched with.
 
     Attributes
@@ -53,7 +53,7 @@ class Launch(NamedTuple):
 
 def _run_rms(text, given, counts=None, row=0):
     """Return y and rstd of a forward kernel, dx and dgamma of a backward one, which gets a dy."""
-    (N, D), blocks = given.inputs["x"].shape, BLOCKS
+    (N, D), blocks = given.inputs["x"].shape, GRID
     if "dy" in given.inputs:  # whose blocks leave partial sums of dgamma
         kernel, shapes = "rms_backward", {"dx": (N, D), "partial": (blocks, D)}
         numbers = {"rows": np.int64(row + N), "D": np.int32(D)}
@@ -111,7 +111,7 @@ def _kernel(head, names, **once):
         (given,), counts = _launches(names)["rows of 1000"], {}
         _run_rms(function(head), given, counts)
         for name, way in once.items():
-            size = BLOCKS / ROWS if name == "partial" else 1  # of that of x
+            size = GRID / N_ROWS if name == "partial" else 1  # of that of x
             times = getattr(counts[name], way) / given.inputs["x"].nbytes / size
             if times > 1.1:
                 return f"Right numbers, but {name} is {way} {times:.3g} times. Once will do."
@@ -129,13 +129,13 @@ def _kernel(head, names, **once):
 
 
 def _launches(names):
-    """Return {what is special: (Launch,)}: two warps and vectors of 4, one warp and single ones."""
+    """Return {what is special: (inputs,)}: two warps and vectors of 4, one warp and single ones."""
     launches = {}
     for D, threads, width, eps in ((1000, 64, 4, 0.1), (201, 32, 1, 1e-5)):
-        a = layer(D, ROWS, D)
+        a = layer(D, N_ROWS, D)
         arrays = a._asdict() | {"rstd": rms_forward(a.x, a.gamma, eps)[2]}
         inputs = {name: arrays[name].astype(np.float32) for name in names.split()}
-        launches[f"rows of {D}"] = (Launch(threads, width, inputs, eps),)
+        launches[f"rows of {D}"] = (LaunchInputs(threads, width, inputs, eps),)
     return launches
 
 

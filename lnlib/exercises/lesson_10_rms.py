@@ -22,14 +22,14 @@ def _rms_inputs():
     return some | {"eps = 0.1": (*_rms_layers(3, 4, 2)["another shape"][1:3], 0.1)}
 
 
-FORWARD_TERMS = Terms(
+RMS_FORWARD_TERMS = Terms(
     "rstd; 1; rstd**2; 1 / rstd",
     "gamma * x; x; mean(x); gamma * mean(x); 1",
     {"rstd": "1 / np.sqrt(mean(x * x) + eps)"},
 )
 
 
-@exercise("y x_hat rstd", _rms_inputs, terms=FORWARD_TERMS)
+@exercise("y x_hat rstd", _rms_inputs, terms=RMS_FORWARD_TERMS)
 @mistakes("""
     rstd = 1 => x = x - x.mean(-1)[..., None]; rstd = 1  # this is LayerNorm: subtract no mean.
     np.mean(x * x => np.var(x  # the variance is in it. Nothing is centred: the mean of x**2.
