@@ -173,7 +173,8 @@ def _said_by_process(path, seconds, folder):
     """Return how the process of a notebook has ended, and the lines that it has written."""
     course, run = Path(__file__).resolve().parents[2], f"run_one({seconds / 4})"
     command = [sys.executable, "-c", f"from {__package__}.__main__ import run_one; {run}"]
-    env = os.environ | {"MPLBACKEND": "agg", "OPENBLAS_NUM_THREADS": "1", "IPYTHONDIR": folder}
+    env = os.environ | {"MPLBACKEND": "agg", "OPENBLAS_NUM_THREADS": "1"}
+    env |= {"IPYTHONDIR": folder, "TMPDIR": folder}  # what is left there is deleted, too
     env["PYTHONPATH"] = os.pathsep.join([str(course), *filter(None, [os.getenv("PYTHONPATH")])])
     work = Path(folder, "work")  # so that files in ".." are deleted, too
     work.mkdir()

@@ -151,25 +151,32 @@ def _row_sums(values, head, threads=None):
     return np.stack([np.bincount(group, row)[group] for row in values])  # (N, D)
 
 
+def _on_inputs(function):
+    """Return a wrong pass of lesson_10_rms as a function of `LaunchInputs`."""
+
+    def mistake(head, **number):
+        values = list(_wide(head))
+        if len(values) == 2:  # x, gamma
+            y, _, rstd = function(*values, head.eps, **number)
+            return y, rstd
+        x, dy, gamma, rstd = values
+        return function(dy, x * rstd, rstd, gamma, **number)
+
+    return mistake
+
+
 @exercise("y rstd", **_kernel(FORWARD_HEAD, "x gamma", x="loaded", y="stored"))
 @mistakes("""
     return y, rstd => return np.nan * y, np.nan * rstd
         only NaN: nobody writes it, or what += adds to, and registers, never got a value.
-    ms = => x = x - x.mean(1)[:, None]; ms =  # this is LayerNorm: RMSNorm subtracts no mean.
-    / x.shape[1] =>  # the sum of the squares is not divided by D.
     x * x, head => x, head  # the sum, not the sum of squares, is under the root.
     x * x, head) => x * x, head, threads=1)  # every thread has only its own part: use block_sum.
     x * x, head) => x * x, head, threads=32)  # every warp has only its own part: use block_sum.
     gamma * =>  # gamma is missing.
     y = gamma * (x => y = gamma * ((x - x.mean(1)[:, None])  # x is centred; in RMSNorm nothing is.
     ms = => x = x[:1] + 0 * x; ms =  # every block works on row 0, not on row blockIdx.x.
-    y, rstd[:, :1] => y, 1 / rstd[:, :1]  # this is the root; rstd is its reciprocal.
-    ms + head.eps => ms  # eps is missing.
-    np.sqrt(ms + head.eps) => (np.sqrt(ms) + head.eps)  # eps is outside the root: sqrt(ms) + eps.
-    ms + head.eps => ms + NUMBER  # eps is not the argument but fixed at {}.
-    ms = _row_sums(x * x, head) / x.shape[1] => ms = _row_sums(x * x, head) / (x.shape[1] - 1)
-        divided by D - 1; the layer has D.
 """)
+@mistakes([(words, _on_inputs(wrong)) for words, wrong in rms_forward.mistakes])
 def rms_forward_kernel(head):
     """Return what the solution's CUDA computes, with NumPy: y and rstd."""
     x, gamma = _wide(head)  # (N, D), (D,)
@@ -177,16 +184,6 @@ def rms_forward_kernel(head):
     rstd = 1 / np.sqrt(ms + head.eps)
     y = gamma * (x * rstd)
     return y, rstd[:, :1]
-
-
-def _on_launches(backward):
-    """Return backward(dy, x_hat, rstd, gamma) as a function of a launch."""
-
-    def mistake(head, **number):
-        x, dy, gamma, rstd = _wide(head)
-        return backward(dy, x * rstd, rstd, gamma, **number)
-
-    return mistake
 
 
 UNSEEN = "eps is", "divided by len", "multiplied by gamma"  # in float32, or in rows of (N, D)
@@ -205,7 +202,7 @@ BACKWARD_ONCE = {"x": "loaded", "dy": "loaded", "dx": "stored", "partial": "stor
     (dy * x_hat).sum => (dy * x_hat)[-4:].sum  # only the last row of each block: clear it once.
 """)
 @mistakes(
-    [(words, _on_launches(f)) for words, f in rms_backward.mistakes if not words.startswith(UNSEEN)]
+    [(words, _on_inputs(f)) for words, f in rms_backward.mistakes if not words.startswith(UNSEEN)]
 )
 def rms_backward_kernel(head):
     """Return what the solution's CUDA computes, with NumPy: dx and dgamma."""
