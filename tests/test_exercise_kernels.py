@@ -45,6 +45,7 @@ OTHER_RIGHT_KERNELS = [
     ),
     (FORWARD, (LONG_START, "const size_t start = static_cast<size_t>(blockIdx.x) * vectors;")),
     (BACKWARD, ("long long n = blockIdx.x;", "int n = blockIdx.x;"), ("n * v", "(long long)n * v")),
+    (BACKWARD, ("partial[(long long)blockIdx.x * vectors", "partial[(int)blockIdx.x * vectors")),
     (  # start in a long long, and a remainder of it in a bool
         ADD,
         ("const int i =", "const bool odd = start % 2; const long long i = odd * 0 + start +"),
@@ -63,7 +64,7 @@ NOT_COMPILED = [
     (NORMALISE, "xc * xc", "xc ** 2", "line 11, const float var = sum_of_lanes(xc ** 2) / 32;"),
     (NORMALISE, "0xffffffff, value", "value, 0xffffffff", "with the mask first"),
     (NORMALISE, "value, bits);", "value, bits;", "with 7 ( and 6 ): one is missing"),
-    (NORMALISE, "__device__ float sum", "float sum", "sum_of_lanes has no __device__ in front"),
+    (NORMALISE, "__device__ float sum", "float sum", "has no __device__ in front"),
     (NORMALISE, "__device__ float n", "__global__ float n", "normalise is __global__, a kernel"),
     (NORMALISE, "float normalise(", "float normalize(", "a text without the function normalise"),
     (NORMALISE, "(int bits", "(bits", "line 3, for (bits = 1; bits < 32; bits *= 2): bits is "),
@@ -75,9 +76,33 @@ WHAT_RIGHT_NUMBERS_HIDE = [
     (FORWARD, LONG_START, "const int start = blockIdx.x * vectors;", "needs a long long"),
     (FORWARD, "reciprocal_std(ms, eps)", "1.0f / sqrtf(ms + eps)", "come out finite and wrong"),
     (FORWARD, "reciprocal_std(ms, eps)", "1.0f / (sqrtf(ms) + eps)", "eps is outside the root"),
-    (BACKWARD, "long long n = blockIdx.x;", "int n = blockIdx.x;", "n * vectors needs a long"),
+    (BACKWARD, "long long n = blockIdx.x;", "int n = blockIdx.x;", "needs a long long"),
     (BACKWARD, "total[v] = Vector<WIDTH>();", ";", "adds to total, which never got a value"),
+    (FORWARD, LONG_START, "const unsigned start = blockIdx.x * vectors;", "needs a long long"),
+    (
+        FORWARD,
+        "long long start = (long long)blockIdx",
+        "long long start = blockIdx",
+        "needs a long",
+    ),
 ]
+TICKET = "__device__ int tickets;\n__device__ float normalise("
+ONLY_IN_ONE_ORDER = [  # when lane 0 comes first, last, or neither
+    "ticket == 0",
+    "ticket == 31",
+    "ticket > 0 && ticket < 31",
+]
+
+
+@pytest.mark.parametrize("when", ONLY_IN_ONE_ORDER)
+def test_numbers_must_not_depend_on_the_order_of_threads(when):
+    ticket = f"const int ticket = atomicAdd(&tickets, 1) % 32;\n    if ({when} && threadIdx.x == 0)"
+    answer = changed(
+        NORMALISE,
+        ("__device__ float normalise(", TICKET),
+        ("    return xc", f"    {ticket} return 7;\n    return xc"),
+    )
+    expect(check(answer), "wrong", "gives other numbers where the threads take turns in another")
 
 
 @pytest.mark.parametrize("name, old, new, words", WRONG + NOT_COMPILED + WHAT_RIGHT_NUMBERS_HIDE)

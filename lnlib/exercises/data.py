@@ -85,7 +85,6 @@ EPS_SLIPS = """
     MS + eps => WRONG + NUMBER  # eps is not the argument but fixed at {}.
     np.sqrt(MS + eps) => (np.sqrt(WRONG) + NUMBER)  # eps is outside the root and fixed at {}.
     MS + eps => WRONG + eps**2  # eps is squared.
-    MS + eps => np.maximum(WRONG, eps)  # eps is a least value here; the layer adds it.
 """
 
 

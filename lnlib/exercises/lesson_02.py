@@ -30,6 +30,7 @@ FORWARD_TERMS = Terms(
         only the mean is that of each row; the variance lies along axis=-1 as well.
     np.mean(xc**2, axis=-1, keepdims=True) => x.var(axis=(0, 1))  # "
     np.mean(xc**2, axis=-1, keepdims=True) => x.var()  # "
+    var + eps => np.maximum(var, eps)  # eps is a least variance here; the layer adds it.
     np.sqrt(var + eps) => (var + eps)  # the root is missing: divided by the variance.
     1 / np.sqrt => np.sqrt  # this is the standard deviation; rstd is its reciprocal.
     np.mean(xc**2 => np.sum(xc**2  # the squares are summed and not divided by D.

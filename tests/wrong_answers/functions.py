@@ -9,6 +9,9 @@ PAIRWISE = "return np.ascontiguousarray(values.T).sum(-1)"
 STRIPS, LOOP, ROWS = "backward_by_strips", "    for start", "axis=tuple(range(dy.ndim - 1))"
 SECOND_LOOP = "dbeta *= 0\n    for s in range(0, len(dy), rows): dbeta += dy[s : s + rows].sum(0)\n"
 GAMMA = "y[block] *= gamma\n    return y"
+RSTD = "rstd = 1 / np.sqrt(np.mean(small * small, axis=-1, keepdims=True) + eps / s / s)"
+WIDE = "rstd = np.mean(small.astype(float) ** 2, axis=-1, keepdims=True) + eps / s / s\n"
+WIDE += "    rstd = (1 / np.sqrt(rstd)).astype(x.dtype)"
 TUPLE = "dz + layer_norm_backward(dz, cache),"
 DIFFERENCE = "d * d, axis=-1) - np.mean(d, axis=-1) ** 2"
 PRODUCT = "d * (d - np.mean(d, axis=-1, keepdims=True)), axis=-1)"
@@ -34,6 +37,7 @@ WRONG = [
     (STRIPS, "return dx", f"{SECOND_LOOP}    return dx", "dy comes from memory 2 times"),
     ("rms_backward", ROWS, "axis=(0, 1)", "for rows of shape (N, D) shape () where (5,) is asked"),
     ("rms_check", "beta).passed", "beta)", "a value of type Report"),
+    ("rms_forward_safe", RSTD, WIDE, "every rstd is the float32 next to the exact one"),
     ("rms_forward_blocked", GAMMA, "pass\n    return gamma * y", "goes over 2048 rows"),
     ("rms_forward_blocked", "out=y[block]", "out=x[block]", "changes x in place"),
     ("add_rms_norm", "z, rstd, gamma", "z, rstd, gamma, x, r", "2.0 values per element"),
