@@ -162,7 +162,7 @@ GRAPH = {
     "y": ((8.4, 2), "y"),
 }
 ARROWS = "x-mean x-xc mean-xc xc-var var-rstd rstd-x_hat xc-x_hat x_hat-y gamma-y beta-y".split()
-SHARED = {"mean", "var", "rstd"}  # one number for the whole row
+OF_THE_ROW = {"mean", "var", "rstd"}  # one number for the whole row
 
 
 def line_of(*names):
@@ -170,7 +170,7 @@ def line_of(*names):
 
     What the row shares, red, is dashed for those who see no colours.
     """
-    return (RED, (0, (3, 1.2))) if SHARED.intersection(names) else (BLUE, "-")
+    return (RED, (0, (3, 1.2))) if OF_THE_ROW.intersection(names) else (BLUE, "-")
 
 
 def computation_graph(title, nodes=None, edges=None):

@@ -33,7 +33,7 @@ from . import check, load
 
 RESOURCE_LIMITS = {"RLIMIT_DATA": 3 << 30, "RLIMIT_FSIZE": 256 << 20, "RLIMIT_CORE": 0}  # bytes
 HEADING = re.compile(r"^#+ Exercise (\d+\.\d+)", re.MULTILINE)
-FUNCTION = re.compile(r"^(def |check\()(\w+)", re.MULTILINE)
+DEFINED_OR_CHECKED = re.compile(r"^(def |check\()(\w+)", re.MULTILINE)
 
 
 def exercises_in(cells):
@@ -54,7 +54,7 @@ def exercises_in(cells):
         if kind == "markdown":
             number = [number, *HEADING.findall(source)][-1]
         elif kind == "code":
-            names = [name for _, name in FUNCTION.findall(source) if name in load(name)]
+            names = [name for _, name in DEFINED_OR_CHECKED.findall(source) if name in load(name)]
             found.update((name, found.get(name) or number) for name in names)
     return found
 
@@ -104,7 +104,7 @@ def _rows(seconds):
     kept = [(names, dict(names)) for names in [*map(vars, ours), load(min(found))]]
     shell, errors = InteractiveShell.instance(xmode="Minimal"), {}
     for source in (source for kind, source in cells if kind == "code"):
-        defined = [name for begin, name in FUNCTION.findall(source) if begin == "def "]
+        defined = [name for begin, name in DEFINED_OR_CHECKED.findall(source) if begin == "def "]
         for name in defined:  # so that none is left from an earlier cell if this one fails
             shell.user_ns.pop(name, None)
         errors |= dict.fromkeys(defined, _error_of(shell, source, seconds))
