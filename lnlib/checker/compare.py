@@ -6,7 +6,7 @@ import inspect
 
 import numpy as np
 
-from .describe import close, describe, keepdims_problem, where_wrong
+from .describe import close, describe, joined, keepdims_problem, where_wrong
 
 RIGHT, NOT_DONE = "right.", "not done yet."
 
@@ -126,9 +126,9 @@ def _fitted_number(mistake, run, name, mine):
     """
 
     def output(number):
-        return _joined(run(functools.partial(mistake, number=number))[name])
+        return joined(run(functools.partial(mistake, number=number))[name])
 
-    target, low, high = _joined(mine), 1e-16, 1e2
+    target, low, high = joined(mine), 1e-16, 1e2
     least, most = output(low), output(high)
     if target.size != least.size or not np.all(np.isfinite(target)):
         return None
@@ -140,10 +140,6 @@ def _fitted_number(mistake, run, name, mine):
         below = (output(middle)[at] < target[at]) == (least[at] < most[at])
         low, high = (middle, high) if below else (low, middle)
     return low if close(output(low), target, 1e-6) else None
-
-
-def _joined(arrays):
-    return np.concatenate([array.ravel() for array in arrays])
 
 
 def _what_is_wrong(name, exercise, cases, mine, right, known, wrong):

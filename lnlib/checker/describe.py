@@ -64,6 +64,11 @@ def close(a, b, rtol):
     return bool(np.all(agree))
 
 
+def joined(arrays):
+    """Return all entries of some arrays, one after the other."""
+    return np.concatenate([array.ravel() for array in arrays])
+
+
 def where_wrong(some, others, rtol):
     """Return the numbers of the cases in which two outputs are not close."""
     return [i for i, (a, b) in enumerate(zip(some, others)) if not close(a, b, rtol)]
@@ -254,7 +259,7 @@ def _shortest_sum(sums, values):
     values : list of ndarray
         The output in every case.
     """
-    goal = np.concatenate([a.ravel() for a in values])
+    goal = joined(values)
     for front in sums[0] if np.all(np.isfinite(goal)) else ():
         names, matrix = _columns([fronts[front] for fronts in sums], values)
         size = np.abs(matrix).max(axis=1, initial=1e-300)  # small entries count as much as large
@@ -295,6 +300,5 @@ def _columns(terms, values):
     for name in terms[0]:
         with contextlib.suppress(ValueError):  # of another shape: no term of this output
             spread = [np.broadcast_to(case[name], a.shape) for case, a in zip(terms, values)]
-            columns[name] = np.concatenate([a.ravel() for a in spread])
-    rows = sum(a.size for a in values)
-    return list(columns), np.reshape(list(columns.values()), (-1, rows)).T
+            columns[name] = joined(spread)
+    return list(columns), np.reshape(list(columns.values()), (-1, joined(values).size)).T

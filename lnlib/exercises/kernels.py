@@ -23,18 +23,9 @@ LINES = {  # never right, wherever it stands -> what is wrong with it
         "this is Python; in C++, if (...) has no colon, and the root is sqrtf"
     ),
 }
-MESSAGES = {  # of g++ or clang++ -> in other words; {} is the name that stands in it
-    r"['‘](\w+)['’] was not declared|undeclared identifier '(\w+)'|arguments to ['‘](\w+)['’]": (
-        "{0} is not declared: it is misspelt, has no type in front, or is made further down"
-    ),
-    r"expected (primary-)?expression": "an operand is missing",
-    r"expected [^:]*['‘];['’]": "a semicolon is missing in it or at the end of the line before",
-    r"end of non-void": "a way through it has no return; nothing after a return is run",
-    r"read-only|const-qualified": "it is const, and cannot be changed",
-    r"no matching function for call to ['‘](\w+)": (
-        "{0} does not take these arguments, or misses THREADS, as in {0}<THREADS>(...)"
-    ),
-    r"(no match|invalid|convert|viable).*(Vector|overloaded)": "a vector is no number: .at[j] is",
+COMPILER = {  # in what g++ or clang++ says -> what is added to it
+    "no matching function": "Is THREADS missing, as in load<THREADS>(...)?",
+    "(no match|invalid|convert|viable).*(Vector|overloaded)": "A vector is no number: .at[j] is",
 }
 OUTSIDE = {
     "out of range for an array": "A vector has WIDTH numbers, and WIDTH can be 1",
@@ -141,7 +132,11 @@ def launch(
             left = gpu.emulate(given, order, traffic, seconds=30)
         except gpu.EmulationError as error:
             message = in_other_words(str(error), kernel, yours)
-            more = [f". {hint}" for words, hint in hints.items() if re.search(words, message)]
+            more = [
+                f". {hint}"
+                for words, hint in (COMPILER | hints).items()
+                if re.search(words, message)
+            ]
             raise BadResult(message + "".join(more[:1])) from None
         except gpu.Unsupported as error:
             raise NotChecked(f"It may be right: this check cannot tell, as {error}.") from None
@@ -173,7 +168,7 @@ def problem_far_away(run):
 
 
 def in_other_words(message, kernel, source):
-    """Return what the emulator says, to stand after "It", and a compiler's words in other words.
+    """Return what the emulator or a compiler says, to stand after "It", with the line it is about.
 
     Parameters
     ----------
@@ -182,7 +177,7 @@ def in_other_words(message, kernel, source):
     kernel, source : str
         The name that the message begins with, and what the learner wrote.
     """
-    message = re.sub(r"[^\s'\"]*/(?=\S)", "", message.strip().splitlines()[0])  # no folders
+    message = re.sub(r"[^\s'\"]*/(?=\w)", "", message.strip().splitlines()[0])  # no folders
     lines = source.splitlines()
     hints = [
         f"line {k + 1}, {lines[k].strip()}: {words}"
@@ -197,10 +192,6 @@ def in_other_words(message, kernel, source):
     place = re.search(r"your source:(\d+): error: (.*)", message)
     if hints or not place:
         return f"does not compile: {hints[0]}" if hints else message.removeprefix(f"{kernel} ")
-    number, message = int(place[1]), place[2]
+    number, error = int(place[1]), place[2]
     line = lines[number - 1].strip() if number <= len(lines) else ""
-    for pattern, words in MESSAGES.items():
-        if found := re.search(pattern, f"{message} | {line}"):
-            message = words.format(*[name for name in found.groups() if name])
-            break
-    return f"does not compile: line {number}, {line}: {message}"
+    return f"does not compile: line {number}, {line}: {error}"
