@@ -86,6 +86,7 @@ EPS_SLIPS = """
     np.sqrt(MS + eps) => (np.sqrt(WRONG) + NUMBER)  # eps is outside the root and fixed at {}.
     MS + eps => WRONG + eps**2  # eps is squared.
 """
+DIVIDED_BY_ONE_LESS = "        divided by D - 1 (ddof = 1); the layer has D.\n"
 
 
 def eps_slips(mean_square):
@@ -99,11 +100,8 @@ def eps_slips(mean_square):
     table = EPS_SLIPS.replace("MS", mean_square)
     ddof = f"{mean_square} * x.shape[-1] / (x.shape[-1] - 1)"
     both = table.replace("# ", "# two things: divided by D - 1 (ddof = 1), and ")
-    only = f"    {mean_square} + eps => {ddof} + eps\n        {DDOF}\n"
-    return table.replace("WRONG", mean_square) + both.replace("WRONG", ddof) + only
-
-
-DDOF = "divided by D - 1 (ddof = 1); the layer has D."
+    alone = f"    {mean_square} + eps => {ddof} + eps\n{DIVIDED_BY_ONE_LESS}"
+    return table.replace("WRONG", mean_square) + both.replace("WRONG", ddof) + alone
 
 
 def far_rows(seed, offset, grid, dtype=np.float32, spread=4):
