@@ -167,7 +167,7 @@ TOLD = [  # (exercise, what the learner writes, where R is the right answer, wha
     ("backward_by_hand", "return None, ..., None", "not done yet"),
     ("seconds_at_least", "return np.stack(R({given}))", "seconds_at_least: right Tried"),
     ("columns_of", "return tuple(R({given}))", "columns_of: right Tried"),
-    ("cost_of_one_pass", "f, n = R({given}); return f + 1, n + N % 5", "pass(2048, 256, 4)"),
+    ("cost_of_one_pass", "f, n = R({given}); return f + 1, n + D % 256", "pass(2048, 256, 4)"),
     ("tokens_that_fit", "return [np.uint8(3), R({given})[1]]", "with_rows: right."),
     ("forward_by_hand", f"{CENTRED}; return xc, xc * r, r[..., 0]", f"x_hat: {DDOF}"),
     ("forward_by_hand", f"{CENTRED}; return beta, xc, r[..., 0]", f"{DDOF} Also: an axis of"),

@@ -144,9 +144,9 @@ def _fitted_number(mistake, run, name, mine):
 
 def _what_is_wrong(name, exercise, cases, mine, right, known, wrong):
     """Say what is wrong with an output: another output, a known mistake, or how it differs."""
-    text, theirs, explains_all = _known_mistake(name, mine, right, known, exercise.rtol)
+    text, theirs = _known_mistake(name, mine, right, known, exercise.rtol)
     for other in filter(wrong.get, wrong):
-        if not explains_all and not where_wrong(mine[name], right[other], exercise.rtol):
+        if not where_wrong(mine[name], right[other], exercise.rtol):
             return f"this is what {other} should be; the order is {', '.join(exercise.outputs)}."
     if text:
         problem = keepdims_problem(mine[name][0], theirs[0])
@@ -159,9 +159,9 @@ def _what_is_wrong(name, exercise, cases, mine, right, known, wrong):
 
 
 def _known_mistake(name, mine, right, known, rtol):
-    """Return the mistake that explains an output, its values, and whether it explains all outputs.
+    """Return the mistake that explains an output, in words, and its values; or None, None.
 
-    Of several, the one that explains most outputs; None comes first if there is none.
+    Of several mistakes it is the one that explains most outputs.
     """
 
     def alike(some, others):
@@ -175,7 +175,7 @@ def _known_mistake(name, mine, right, known, rtol):
             explained = sum(alike(mine[output], theirs[output]) for output in mine)
             if explained > most:
                 best, most = (text, theirs[name]), explained
-    return *best, most == len(mine)
+    return best
 
 
 def _type_problem(exercise, mine, right):
