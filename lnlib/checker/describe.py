@@ -274,16 +274,13 @@ def _shortest_sum(sums, values):
 
 def _possible_sums(matrix, goal):
     """Yield the columns, as lists of numbers, that may add up to goal: the shortest sums first."""
-    factors, _, rank, _ = np.linalg.lstsq(matrix, goal)
-    columns = matrix.shape[1]
+    factors, *_ = np.linalg.lstsq(matrix, goal)
     if np.any(np.abs(matrix @ factors - goal) > 1e-6):
-        return  # no sum is the goal
-    if rank == columns:  # there is one sum only
-        yield np.flatnonzero(np.abs(factors) > 1e-3).tolist()
-        return
+        return  # not even all columns together can
+    columns = range(matrix.shape[1])
     for length in range(1, 5):
-        if math.comb(columns, length) < 10_000:  # more would take seconds
-            yield from map(list, itertools.combinations(range(columns), length))
+        if math.comb(len(columns), length) < 10_000:  # more would take seconds
+            yield from map(list, itertools.combinations(columns, length))
 
 
 def _columns(terms, values):

@@ -24,7 +24,7 @@ LINES = {  # never right, wherever it stands -> what is wrong with it
     ),
 }
 COMPILER = {  # in what g++ or clang++ says -> what is added to it
-    "no matching function": "Is THREADS missing, as in load<THREADS>(...)?",
+    "no matching function": "THREADS may be missing, as in load<THREADS>(...)",
     "(no match|invalid|convert|viable).*(Vector|overloaded)": "A vector is no number: .at[j] is",
 }
 OUTSIDE = {
@@ -154,7 +154,8 @@ def problem_far_away(run):
     Parameters
     ----------
     run : callable
-        Launches the kernel with that many rows before its own, see `launch`.
+        Launches the kernel with vectors of 1 and so many rows before its own, see `launch`: the
+        emulator keeps arrays so far apart that a place which is cut to 32 bits is in none.
     """
     try:
         run(row=FAR)

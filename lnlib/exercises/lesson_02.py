@@ -78,7 +78,7 @@ FROM_Y = """
 
 @mistakes(FROM_Y)
 def _by_lnlib(dy, y, rstd, gamma, beta):
-    """Return the same by a backward pass that makes other numbers of a wrong x_hat."""
+    """Return the gradients by lnlib: of a wrong x_hat it makes other numbers than the formulas."""
     return layer_norm_backward(dy, LayerNormCache((y - beta) / gamma, rstd, gamma))
 
 
