@@ -167,6 +167,7 @@ TOLD = [  # (exercise, what the learner writes, where R is the right answer, wha
     ("backward_by_hand", "return None, ..., None", "not done yet"),
     ("seconds_at_least", "return np.stack(R({given}))", "seconds_at_least: right Tried"),
     ("columns_of", "return tuple(R({given}))", "columns_of: right Tried"),
+    ("prenorm_backward", "return 3 * cache.gamma * dz, *R({given})[1:]", "3 * cache.gamma * dz."),
     ("dual_derivative", "return 2 * R({given})", "right, but for a factor: 2 times what is"),
     ("cost_of_one_pass", "f, n = R({given}); return f + 1, n + D % 256", "pass(2048, 256, 4)"),
     ("tokens_that_fit", "return [np.uint8(3), R({given})[1]]", "with_rows: right."),
