@@ -84,8 +84,9 @@ def cost(variant, direction, N, D, dtype=np.float32, *, out=False, elides=True):
     if min(N, D) < 1:
         raise ValueError(f"N and D must be positive, got {N} and {D}")
     flops, moved, held = PER_ELEMENT[variant, direction]
-    held += (variant, direction) == ("textbook", "backward") and not elides
-    values = (held - out) * N * D
+    if (variant, direction) == ("textbook", "backward") and not elides:
+        held += 1  # a temporary that NumPy would have written over
+    values = (held - 1 if out else held) * N * D
     if variant == "blocked":
         block, doubles = blocked.rows_per_block(N, D) * D, 8 // itemsize  # float64 takes as many
         sums = block // blocked.STRIP  # of strips of rows, in this dtype and in float64

@@ -303,3 +303,9 @@ def test_medians_of_a_slow_and_a_fast_function():
     slow = functools.partial(np.linalg.svd, np.ones((60, 60)))
     times = bench.medians({"slow": slow, "fast": lambda: calls.append(1)}, seconds=0)
     assert 0 < times["fast"] < times["slow"] / 300 and len(calls) > 100
+
+
+def test_an_operand_within_another_is_read_once():
+    x = np.ones((4, 8))
+    (step,) = trace(lambda x: x == x[:, 3:4], x)[1]
+    assert sum(size for _, size in step.reads) == x.nbytes

@@ -51,4 +51,4 @@ It needs NumPy, and Linux or macOS. `status` says what is missing.
 
 from .build import NoCompiler, available, compiler, status
 from .launch import FLUSHES, SHARED_LIMIT, Launch, Traffic, run
-from .translate import EmulationError, Unsupported
+from .translate import EmulationError, Unsupported, without_comments
