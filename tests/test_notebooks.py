@@ -10,7 +10,7 @@ import execute_notebooks as form
 import nbval.kernel
 import pytest
 import run_plans
-from answers import cells_of
+from execute_notebooks import cells_of
 from minutes import size
 from run_plans import Row, plans
 
@@ -100,7 +100,7 @@ def test_links_lead_to_the_page_after_and_back(path):
     pages = [form.INDEX, *LESSONS]
     k, solved = pages.index(path), form.solutions(path)
     assert {page.name for page in pages[k - 1 : k + 2] if page != path} <= linked
-    assert solved.exists() == bool(size(path).exercises)
+    assert solved.exists() == bool(size(cells_of(path)).exercises)
     if solved.exists():
         assert f"solutions/{solved.name}" in linked
         assert f"(../{path.name})" in form.navigation(solved)
@@ -114,7 +114,7 @@ def test_lesson_has_its_shape(path):
         assert f"**{part}" in cells_of(path)[0].source
     for heading in ("## Check yourself", "## In practice", "## Further reading"):
         assert heading in text
-    if size(path).exercises and path != LESSONS[-1]:  # whose exercises are the lesson
+    if size(cells_of(path)).exercises and path != LESSONS[-1]:  # whose exercises are the lesson
         assert text.index("## Exercises") < text.index("## Check yourself")
     assert text.count("<details>") == text.count("</details>")
     assert "<details><summary>Answer" in text.split("## Check yourself")[1]
@@ -124,7 +124,7 @@ def test_lesson_has_its_shape(path):
 
 def test_no_lesson_is_longer_than_a_class_hour():
     """The last is all exercises; 440 minutes are what the whole course may take to read."""
-    sizes = {path.stem: size(path) for path in LESSONS}
+    sizes = {path.stem: size(cells_of(path)) for path in LESSONS}
     long = {name for name, page in sizes.items() if page.reading > 45 or page.words > 3000}
     assert long <= {LESSONS[-1].stem}
     assert sum(page.reading for page in sizes.values()) <= 440
@@ -151,7 +151,7 @@ def test_mistakes_in_display_maths(path):
 
 def test_figure_of_the_readme_is_the_lessons():
     page, figure = form.README_FIGURE
-    assert figure.read_bytes() == form.museum(form.nbformat.read(page, as_version=4))
+    assert figure.read_bytes() == form.museum(cells_of(page))
     assert f"({figure.relative_to(ROOT).as_posix()})" in (ROOT / "README.md").read_text("utf-8")
 
 
@@ -206,7 +206,7 @@ def undefined(plan):
     """Return the names that a plan's cells use before they are defined."""
     missing = []
     for path in dict.fromkeys(row.lesson for row in plan if row.cells):
-        cells = [run_plans.cells_of(path)[n] for row in plan if row.lesson == path for n in row.run]
+        cells = [run_plans.numbered(path)[n] for row in plan if row.lesson == path for n in row.run]
         source = "\n".join(cell.source for cell in cells)
         command = [sys.executable, "-m", "ruff", "check", "--isolated", "--select=F821", "-"]
         done = subprocess.run(command, input=source, capture_output=True, text=True)

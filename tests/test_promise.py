@@ -1,13 +1,12 @@
 """The promise of `lnlib.layernorm` where it is hard to keep, and the theorem's bound above it."""
 
 import math
-from pathlib import Path
 
 import adversary
-import nbformat
 import numpy as np
 import pytest
 from bounds import bound
+from execute_notebooks import NOTEBOOKS, cells_of
 from oracle import AT_LARGE, WORST, fractions, oracle, promised
 
 from lnlib.emulator import compiler
@@ -108,8 +107,7 @@ def test_x_hat_with_a_mean_and_g_with_a_mean(layer):
 
 def test_the_bound_on_the_page_is_this_one():
     """Lesson 05 has the reference's bound, without what the other layers need."""
-    page = Path(__file__).parents[1] / "notebooks" / "05_every_digit.ipynb"
-    cells = nbformat.read(page, as_version=4).cells
+    cells = cells_of(NOTEBOOKS / "05_every_digit.ipynb")
     names = "mean", "largest", "sizes_of", "roundings", "parts", "bound_dx"  # one in each cell
     sources = [c.source for c in cells if any(f"def {name}(" in c.source for name in names)]
     page = {"np": np, "math": math, "exact": None}

@@ -2,17 +2,15 @@
 
 import re
 
-import nbformat
-from execute_notebooks import REFRESH, all_notebooks
+from execute_notebooks import REFRESH, all_notebooks, cells_of
 from refresh import README, ROOT, out_of_date
 
 from lnlib.bugs import BUGS
 
-PAGES = {path: nbformat.read(path, as_version=4) for path in all_notebooks()}
 TEXTS = {path: path.read_text("utf-8") for path in (README, ROOT / "notebooks/teaching.md")}
-for path, page in PAGES.items():
-    words = [cell.source for cell in page.cells if cell.cell_type == "markdown"]
-    TEXTS[path] = "\n".join([*words, *(cell.metadata.get("alt", "") for cell in page.cells)])
+for path in all_notebooks():
+    words = [cell.source for cell in cells_of(path) if cell.cell_type == "markdown"]
+    TEXTS[path] = "\n".join([*words, *(cell.metadata.get("alt", "") for cell in cells_of(path))])
 
 
 def test_nothing_generated_is_out_of_date():

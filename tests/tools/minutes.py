@@ -11,8 +11,7 @@ import re
 from pathlib import Path
 from typing import NamedTuple
 
-import nbformat
-from execute_notebooks import NAVIGATION, lessons
+from execute_notebooks import NAVIGATION, cells_of, lessons
 
 WORDS_A_MINUTE = 180
 SECONDS_A_LINE, SECONDS_A_FIGURE, SECONDS_A_PREDICT = 3, 20, 30
@@ -41,9 +40,9 @@ def words(text):
     return len(re.findall(r"\S*[\w$]\S*", text))
 
 
-def size(path):
-    """Measure one page."""
-    cells = [c for c in nbformat.read(path, as_version=4).cells if c.id not in NAVIGATION]
+def size(cells):
+    """Measure a page, of which these are the cells."""
+    cells = [cell for cell in cells if cell.id not in NAVIGATION]
     text = "\n".join(cell.source for cell in cells if cell.cell_type == "markdown")
     end = "## Exercises" if "\n## Exercises\n" in text else "## Check yourself"
     last = next(k for k, cell in enumerate(cells) if cell.source.startswith(end))
@@ -61,7 +60,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("pages", nargs="*", type=Path, metavar="page")
     for path in parser.parse_args().pages or lessons():
-        page = size(path)
+        page = size(cells_of(path))
         print(f"{path.stem:28} {page.reading} minutes, and {page.exercises} of exercises: {page}")
 
 
