@@ -50,13 +50,13 @@ def parse(content):
 
 
 def read(path):
-    """Return a notebook."""
+    """Return a notebook as it is now."""
     return parse(path.read_bytes())
 
 
 @functools.cache
 def cells_of(path):
-    """Return a notebook's cells, to be read only."""
+    """Return the cells of a notebook that nobody changes."""
     return read(path).cells
 
 
