@@ -206,7 +206,7 @@ def undefined(plan):
     """Return the names that a plan's cells use before they are defined."""
     missing = []
     for path in dict.fromkeys(row.lesson for row in plan if row.cells):
-        cells = [run_plans.numbered(path)[n] for row in plan if row.lesson == path for n in row.run]
+        cells = [run_plans.cells_of(path)[n] for row in plan if row.lesson == path for n in row.run]
         source = "\n".join(cell.source for cell in cells)
         command = [sys.executable, "-m", "ruff", "check", "--isolated", "--select=F821", "-"]
         done = subprocess.run(command, input=source, capture_output=True, text=True)

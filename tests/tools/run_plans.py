@@ -6,11 +6,12 @@ cell. Takes some minutes; the test suite only looks whether each name in a cell 
 """
 
 import argparse
+import functools
 import re
 from typing import NamedTuple
 
 import nbformat
-from execute_notebooks import NOTEBOOKS, cells_of, lessons
+from execute_notebooks import NOTEBOOKS, lessons
 from nbclient import NotebookClient
 
 
@@ -52,16 +53,18 @@ def plans():
     return found
 
 
-def numbered(path):
+@functools.cache
+def cells_of(path):
     """Return the code cells of a notebook by their numbers."""
-    return {cell.execution_count: cell for cell in cells_of(path) if cell.cell_type == "code"}
+    cells = nbformat.read(path, as_version=4).cells
+    return {cell.execution_count: cell for cell in cells if cell.cell_type == "code"}
 
 
 def run(rows):
     """Run a plan's rows; raise if a cell fails."""
     for path in dict.fromkeys(row.lesson for row in rows if row.cells):
         numbers = [number for row in rows if row.cells and row.lesson == path for number in row.run]
-        cells = [nbformat.v4.new_code_cell(numbered(path)[number].source) for number in numbers]
+        cells = [nbformat.v4.new_code_cell(cells_of(path)[number].source) for number in numbers]
         notebook = nbformat.v4.new_notebook(cells=cells)
         resources = {"metadata": {"path": str(path.parent)}}
         NotebookClient(notebook, timeout=300, kernel_name="python3", resources=resources).execute()

@@ -17,13 +17,14 @@ import math
 import platform
 import re
 from datetime import date
+from pathlib import Path
 
 import numpy as np
-from execute_notebooks import NOTEBOOKS
 
 from lnlib import layer_norm_backward, layer_norm_forward
 from lnlib.bugs import BUGS
 
+NOTEBOOKS = Path(__file__).resolve().parents[2] / "notebooks"
 RECORD = NOTEBOOKS / "recorded" / "training.json"
 
 HE = 6**0.5  # makes the variance of the weights 2 / n_in; by default it is 1 / (3 n_in)
