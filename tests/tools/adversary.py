@@ -206,15 +206,10 @@ def main():
     options = parser.parse_args()
     lengths = [D for D in LENGTHS if D <= options.longest]
     blocked.SMALL = blocked.FEW = 0  # it works in blocks, however small the input
-    for layer in LAYERS if options.layer == "all" else [options.layer]:
-        worst = search(
-            LAYERS[layer], options.seconds, seed=options.seed, lengths=lengths, tell=print
-        )
-        print(
-            layer.name,
-            {name: f"{fraction:.2e}" for name, (fraction, _) in worst.items()},
-            flush=True,
-        )
+    for layer in LAYERS.values() if options.layer == "all" else [LAYERS[options.layer]]:
+        worst = search(layer, options.seconds, seed=options.seed, lengths=lengths, tell=print)
+        found = {name: f"{fraction:.2e}" for name, (fraction, _) in worst.items()}
+        print(layer.name, found, flush=True)
 
 
 if __name__ == "__main__":
