@@ -8,11 +8,12 @@ import re
 import sys
 from importlib.util import find_spec
 from types import SimpleNamespace
+from unittest import mock
 
 import numpy as np
 import pytest
-from oracle import AT_LARGE, fractions, norm_wise, oracle
-from test_layernorm import DENORMAL, data
+from layers import data
+from oracle import AT_LARGE, DENORMAL, assert_promise, norm_wise, oracle
 
 import lnlib
 from lnlib import gpu
@@ -42,15 +43,6 @@ def emulate_backward_changed(source, changed, dy, cache, order="forward"):
 
     kernel = changed if changed in BACKWARD else "backward"
     return passes.backward(usual._replace(run=run), dy, cache, kernel)
-
-
-def assert_promise(got, dy, x, gamma, beta, eps=1e-5, sums=AT_LARGE):
-    """Hold the results to the promise for data at large; atomics lose digits of their sums."""
-    D = len(gamma)
-    y, dx, dy, x = (a.reshape(-1, D) for a in (*got[:2], dy, x))  # (N, D) each
-    y, dx, dgamma, dbeta = fractions((y, dx, *got[2:]), dy, x, gamma, beta, eps)
-    assert max(y.max(), dx.max()) <= AT_LARGE
-    assert max(dgamma, dbeta) <= sums
 
 
 SIZES = [1, 2, 7, 31, 32, 33, 127, 1000, 1024, 4097, 8192, 16384, 20000]
@@ -608,67 +600,46 @@ class FakeArray(np.ndarray):
 
     @property
     def data(self):
-        def copy_from_device(source, size):
-            assert size == self.nbytes
-
-        return SimpleNamespace(
-            ptr=self.ctypes.data, device_id=self.device, copy_from_device=copy_from_device
-        )
+        return mock.Mock(ptr=self.ctypes.data, device_id=self.device)
 
 
-class FakeFunction:
-    max_dynamic_shared_size_bytes = 48 * 1024
+def fake_function(name):
+    """Return a kernel as CuPy does, which the emulator runs."""
 
-    def __init__(self, kernel):
-        self.name = kernel
-        self.kernel = SimpleNamespace(ptr=kernel)
-
-    def __call__(self, grid, block, arguments, shared_mem):
-        assert shared_mem <= self.max_dynamic_shared_size_bytes
+    def launch(grid, block, arguments, shared_mem):
+        assert shared_mem <= function.max_dynamic_shared_size_bytes
         assert {type(a) for a in arguments} <= {FakeArray, np.int32, np.int64, np.float32}
         named = {f"p{k}": a for k, a in enumerate(arguments)}
-        launch = gpu.Launch(gpu.read_source(), self.name, *grid, *block, named, shared_mem)
-        for name, values in gpu.emulate(launch).items():
-            named[name][...] = values
+        launch = gpu.Launch(gpu.read_source(), name, *grid, *block, named, shared_mem)
+        for argument, values in gpu.emulate(launch).items():
+            named[argument][...] = values
 
-
-class FakeKernel:  # of CuPy, and an event
-    def __init__(self, *words):
-        pass
-
-    def __call__(self, *words):
-        pass
-
-    compile = record = synchronize = __call__
+    function = mock.Mock(side_effect=launch, max_dynamic_shared_size_bytes=48 * 1024)
+    return function
 
 
 @pytest.fixture
 def fake_cupy(monkeypatch):
-    compiled, attributes = [], {"MultiProcessorCount": 2, "MaxSharedMemoryPerBlockOptin": 232448}
-    properties = dict(name=b"Fake", major=9, minor=0, multiProcessorCount=2, l2CacheSize=5)
-    runtime = SimpleNamespace(
-        driverGetVersion=lambda: 12090, getDeviceCount=lambda: 1, getDevice=lambda: 0,
-        getDeviceProperties=lambda k: properties,
-    )  # fmt: skip
-
     def raw_module(code, options, name_expressions):
         assert code == gpu.read_source() and options == nvrtc.options(name_expressions)
-        compiled.extend(name_expressions)
-        return SimpleNamespace(get_function=FakeFunction)
+        fake.compiled.extend(name_expressions)
+        return mock.Mock(get_function=fake_function)
 
-    now = iter(range(1, 10**6))
-    cuda = SimpleNamespace(
-        runtime=runtime, nvrtc=SimpleNamespace(getVersion=lambda: (12, 9)), Event=FakeKernel,
-        Device=lambda: SimpleNamespace(attributes=attributes, synchronize=lambda: None),
-        driver=SimpleNamespace(occupancyMaxActiveBlocksPerMultiprocessor=lambda *launch: 1),
-        get_elapsed_time=lambda start, end: next(now) / 1000,
-    )  # fmt: skip
-    fake = SimpleNamespace(
-        cuda=cuda, ndarray=FakeArray, RawModule=raw_module, RawKernel=FakeKernel, compiled=compiled,
-        empty=lambda *a: np.full(a[0], np.nan, a[1]).view(FakeArray),
-        zeros=lambda *a: np.zeros(*a).view(FakeArray), asarray=lambda a: a.view(FakeArray),
-        negative=np.negative, __version__="0",
-    )  # fmt: skip
+    fake = mock.MagicMock(ndarray=FakeArray, RawModule=raw_module, compiled=[])
+    fake.__version__ = "0"
+    fake.empty = lambda shape, dtype: np.full(shape, np.nan, dtype).view(FakeArray)
+    fake.zeros = lambda *a: np.zeros(*a).view(FakeArray)
+    fake.asarray = lambda a: a.view(FakeArray)
+    cuda, properties = fake.cuda, dict(name=b"Fake", major=9, minor=0)
+    cuda.runtime.driverGetVersion.return_value = 12090
+    cuda.runtime.getDevice.return_value = 0
+    properties |= dict(multiProcessorCount=2, l2CacheSize=5)
+    cuda.runtime.getDeviceProperties.return_value = properties
+    cuda.nvrtc.getVersion.return_value = 12, 9
+    attributes = {"MultiProcessorCount": 2, "MaxSharedMemoryPerBlockOptin": 232448}
+    cuda.Device.return_value.attributes = attributes
+    cuda.driver.occupancyMaxActiveBlocksPerMultiprocessor.return_value = 1
+    cuda.get_elapsed_time.side_effect = itertools.count(0.001, 0.001)
     monkeypatch.setitem(sys.modules, "cupy", fake)
     for cached in (live.backend, live._function):
         monkeypatch.setattr(live, cached.__name__, functools.cache(cached.__wrapped__))
@@ -725,10 +696,14 @@ def test_messages_name_the_missing_part_and_the_command(fake_cupy, monkeypatch, 
             gpu.compile()
 
 
-def test_benchmark_of_the_fake(fake_cupy, monkeypatch, tmp_path, capsys):
-    """Every rung is run, checked and recorded; the times mean nothing here."""
+@pytest.fixture
+def short_benchmark(fake_cupy, monkeypatch):
     for name, value in (("REPEATS", 2), ("FLUSH", 1024), ("WARM_UP", 0)):
         monkeypatch.setattr(benchmark, name, value)
+
+
+def test_benchmark_runs_and_records_every_rung(short_benchmark, tmp_path, capsys):
+    """The times mean nothing here."""
     path = tmp_path / "new" / "record.json"
     assert benchmark.main(["--save", str(path), "--shapes", "9x32"]) == 0
     assert "two stages" in capsys.readouterr().out
@@ -736,24 +711,25 @@ def test_benchmark_of_the_fake(fake_cupy, monkeypatch, tmp_path, capsys):
     assert [record[k] for k in ("device", "nvrtc", "multiprocessors")] == ["Fake", "12.9", 2]
     rungs = [(one["pass"], one["rung"]) for one in record["measured"]]
     assert len(set(rungs)) == 9 + 1 + 4 and len(rungs) == 9 + 1 + 2 * 4  # copies: first and last
+    least = {"forward": 4 * (2 * 288 + 2 * 32) + 108, "backward": 4 * (3 * 288 + 3 * 32) + 108}
     for one in record["measured"]:
-        size = {
-            "forward": 4 * (2 * 288 + 2 * 32) + 9 * 12,
-            "backward": 4 * (3 * 288 + 3 * 32) + 108,
-        }
-        size = 12 * 288 if one["rung"] == "add" else size[one["pass"]]
+        size = 12 * 288 if one["rung"] == "add" else least[one["pass"]]
         assert one["GB/s"] == pytest.approx(size / one["microseconds"] / 1e3)
         assert one["p10"] <= one["microseconds"] <= one["p90"]
         copies = [c for c in record["measured"] if c["pass"] == one["pass"] and "copy" in c["rung"]]
         fraction = min(c["microseconds"] for c in copies) / one["microseconds"]
         assert one["fraction of copy"] == pytest.approx(fraction)
+
+
+def test_benchmark_tries_configurations(short_benchmark, fake_cupy, monkeypatch):
     monkeypatch.setattr(benchmark, "TRIED", ((32, 64), (4, 1024), (64,)))
     monkeypatch.setattr(benchmark, "TRIED_SUMS", ((10,), (16,)))
     assert benchmark.main(["--tune", "--shapes", "9x128", "9x132"]) == 0
     assert {"forward<32, 1, 4>", "column_sums<32, 16>"} <= set(fake_cupy.compiled)
-    right = live.layer_norm_backward
 
-    def wrong(dy, cache, **how):
+
+def test_benchmark_notices_a_wrong_rung(short_benchmark, monkeypatch):
+    def wrong(dy, cache, right=live.layer_norm_backward, **how):
         dx, dgamma, dbeta = right(dy, cache, **how)
         return dx, 2 * dgamma, dbeta
 
@@ -770,7 +746,7 @@ def test_benchmark_without_a_gpu(monkeypatch, capsys):
 
 # ---- On a GPU ------------------------------------------------------------------------------------
 
-needs_gpu = pytest.mark.skipif(not gpu.available(), reason=gpu.status())
+needs_gpu = pytest.mark.skipif(not gpu.available(), reason="needs a GPU")
 
 
 def on_gpu(dy, x, gamma, beta, kernel="backward", width=None):
