@@ -125,9 +125,8 @@ def test_rows_of_every_size_in_one_array(eps):
     x = (sizes[:, None] * (rng.standard_normal((40, 33)) + 2)).astype(np.float32)
     out = np.empty_like(x)
     y, cache = blocked.layer_norm_forward(x, gamma, beta, eps, out=out)
-    out_dx = np.empty_like(x)
-    dx, *_ = blocked.layer_norm_backward(dy, cache, out=out_dx)
-    assert y is out and dx is out_dx
+    dx, *_ = blocked.layer_norm_backward(dy, cache)
+    assert y is out
     assert_y_and_dx((y, dx), dy, x, gamma, beta, eps, least=DENORMAL)
 
 
@@ -253,6 +252,7 @@ BAD_OUT = {
     "dtype": (lambda x: x.astype("f"), TypeError, "dtype float64, got float32"),
     "shape": (lambda x: x[:1].copy(), ValueError, r"shape \(2, 3\), got shape \(1, 3\)"),
     "strides": (np.asfortranarray, ValueError, "C-contiguous"),
+    "read only": (lambda x: np.broadcast_to(x, (2, 3)), ValueError, "writable"),
     "x": (lambda x: x, ValueError, "must not overlap"),
     "a view of x": (lambda x: x[::-1][::-1], ValueError, "must not overlap"),
 }
@@ -283,13 +283,6 @@ def test_out_in_the_cache(name):
     out = getattr(cache, name).reshape(1, 1)
     with pytest.raises(ValueError, match="must not overlap x, dy or the cache"):
         blocked.layer_norm_backward(np.ones((1, 1)), cache, out=out)
-
-
-def test_read_only_out():
-    x, out = np.ones((2, 3)), np.empty((2, 3))
-    out.flags.writeable = False
-    with pytest.raises(ValueError, match="writable"):
-        blocked.layer_norm_forward(x, np.ones(3), np.ones(3), out=out)
 
 
 @pytest.mark.usefixtures("size_of_small")
