@@ -41,6 +41,7 @@ METADATA = {
     },
 }
 REFRESH = "run python tests/tools/refresh.py"  # what a test says about what is out of date
+QUIET = ["--IPKernelApp.log_level=ERROR"]  # a kernel warns of eavesdroppers on this machine
 NAVIGATION = "navigation-top", "navigation-end"  # ids of cells
 
 
@@ -171,7 +172,7 @@ def execute(path, measure=False):
         record_timing=False,
         coalesce_streams=True,
         resources={"metadata": {"path": str(path.parent)}},
-        extra_arguments=["--IPKernelApp.log_level=ERROR"],  # it warns of eavesdroppers at home
+        extra_arguments=QUIET,
     )
     try:
         client.execute()
