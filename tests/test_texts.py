@@ -2,8 +2,9 @@
 
 import re
 
-from execute_notebooks import REFRESH, all_notebooks, cells_of
-from refresh import README, ROOT, out_of_date
+from execute_notebooks import REFRESH, all_notebooks, cells_of, keep_measured
+from nbformat import from_dict
+from refresh import README, ROOT, code_of, out_of_date
 
 from lnlib.bugs import BUGS
 
@@ -41,3 +42,26 @@ def test_numbered_formulas_of_several_lines_are_for_the_book_too():
     for path, text in TEXTS.items():
         for formula in re.findall(r"\$\$(.*?)\$\$", text, flags=re.S):
             assert not (r"\\" in formula and r"\tag" in formula), (path.name, formula)
+
+
+def test_other_words_than_code_execute_no_page():
+    """Names and numbers change outputs; comments, docstrings and spaces do not."""
+    source = 'def double(x):\n    """Twice."""\n    return 2 * x  # two\n'
+    same = source.replace("Twice", "Two of it").replace("# two", "").replace("    ", "  ")
+    assert code_of(same) == code_of(source)
+    assert code_of(source.replace("double", "twice")) != code_of(source)
+    assert code_of(source.replace("2 *", "3 *")) != code_of(source)
+
+
+def test_measurements_are_kept_until_their_cell_changes():
+    def cells(*sources, output):
+        tags = {"tags": ["nbval-ignore-output"]}
+        found = enumerate(zip(sources, [tags, tags, {}]))
+        return [
+            from_dict({"id": str(k), "source": source, "metadata": more, "outputs": [output]})
+            for k, (source, more) in found
+        ]
+
+    after = cells("timed()", "changed()", "computed()", output="2 ms")
+    keep_measured(after, cells("timed()", "other()", "computed()", output="1 ms"))
+    assert [cell.outputs for cell in after] == [["1 ms"], ["2 ms"], ["2 ms"]]

@@ -181,11 +181,16 @@ def execute(path, measure=False):
         lines = [line.strip() for line in traceback.splitlines() if re.match("-+>", line)]
         return "\n  ".join([f"{path.name}: {error.ename}: {error.evalue}", *lines])
     if not measure and (content := committed(path)):
-        kept = {(c.id, c.source): c.outputs for c in parse(content).cells if varies(c)}
-        for cell in filter(varies, notebook.cells):
-            cell.outputs = kept.get((cell.id, cell.source), cell.outputs)
+        keep_measured(notebook.cells, parse(content).cells)
     write(notebook, path)
     print("executed", path.name, flush=True)
+
+
+def keep_measured(cells, before):
+    """Give cells whose outputs vary those that they had before, where their sources are the same."""
+    kept = {(cell.id, cell.source): cell.outputs for cell in before if varies(cell)}
+    for cell in filter(varies, cells):
+        cell.outputs = kept.get((cell.id, cell.source), cell.outputs)
 
 
 def varies(cell):
