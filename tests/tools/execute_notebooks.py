@@ -187,7 +187,7 @@ def execute(path, measure=False):
 
 
 def keep_measured(cells, before):
-    """Give cells whose outputs vary those that they had before, where their sources are the same."""
+    """Give cells whose outputs vary those of before, where their sources are the same."""
     kept = {(cell.id, cell.source): cell.outputs for cell in before if varies(cell)}
     for cell in filter(varies, cells):
         cell.outputs = kept.get((cell.id, cell.source), cell.outputs)
