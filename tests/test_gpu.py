@@ -693,14 +693,10 @@ def test_messages_name_the_missing_part_and_the_command(fake_cupy, monkeypatch, 
             gpu.compile()
 
 
-@pytest.fixture
-def short_benchmark(fake_cupy, monkeypatch):
+def test_benchmark_of_the_fake(fake_cupy, monkeypatch, tmp_path, capsys):
+    """Every rung is run, checked and recorded; the times mean nothing here."""
     for name, value in (("REPEATS", 2), ("FLUSH", 1024), ("WARM_UP", 0)):
         monkeypatch.setattr(benchmark, name, value)
-
-
-def test_benchmark_runs_and_records_every_rung(short_benchmark, tmp_path, capsys):
-    """The times mean nothing here."""
     path = tmp_path / "new" / "record.json"
     assert benchmark.main(["--save", str(path), "--shapes", "9x32"]) == 0
     assert "two stages" in capsys.readouterr().out
@@ -708,25 +704,24 @@ def test_benchmark_runs_and_records_every_rung(short_benchmark, tmp_path, capsys
     assert [record[k] for k in ("device", "nvrtc", "multiprocessors")] == ["Fake", "12.9", 2]
     rungs = [(one["pass"], one["rung"]) for one in record["measured"]]
     assert len(set(rungs)) == 9 + 1 + 4 and len(rungs) == 9 + 1 + 2 * 4  # copies: first and last
-    least = {"forward": 4 * (2 * 288 + 2 * 32) + 108, "backward": 4 * (3 * 288 + 3 * 32) + 108}
     for one in record["measured"]:
-        size = 12 * 288 if one["rung"] == "add" else least[one["pass"]]
+        size = {
+            "forward": 4 * (2 * 288 + 2 * 32) + 9 * 12,
+            "backward": 4 * (3 * 288 + 3 * 32) + 108,
+        }
+        size = 12 * 288 if one["rung"] == "add" else size[one["pass"]]
         assert one["GB/s"] == pytest.approx(size / one["microseconds"] / 1e3)
         assert one["p10"] <= one["microseconds"] <= one["p90"]
         copies = [c for c in record["measured"] if c["pass"] == one["pass"] and "copy" in c["rung"]]
         fraction = min(c["microseconds"] for c in copies) / one["microseconds"]
         assert one["fraction of copy"] == pytest.approx(fraction)
-
-
-def test_benchmark_tries_configurations(short_benchmark, fake_cupy, monkeypatch):
     monkeypatch.setattr(benchmark, "TRIED", ((32, 64), (4, 1024), (64,)))
     monkeypatch.setattr(benchmark, "TRIED_SUMS", ((10,), (16,)))
     assert benchmark.main(["--tune", "--shapes", "9x128", "9x132"]) == 0
     assert {"forward<32, 1, 4>", "column_sums<32, 16>"} <= set(fake_cupy.compiled)
+    right = live.layer_norm_backward
 
-
-def test_benchmark_notices_a_wrong_rung(short_benchmark, monkeypatch):
-    def wrong(dy, cache, right=live.layer_norm_backward, **how):
+    def wrong(dy, cache, **how):
         dx, dgamma, dbeta = right(dy, cache, **how)
         return dx, 2 * dgamma, dbeta
 
