@@ -89,7 +89,7 @@ def test_links_lead_to_the_page_after_and_back(path):
     pages = [form.INDEX, *LESSONS]
     k, solved = pages.index(path), form.solutions(path)
     assert {page.name for page in pages[k - 1 : k + 2] if page != path} <= linked
-    assert solved.exists() == bool(size(cells_of(path)).exercises)
+    assert solved.exists() == bool(size(path).exercises)
     if solved.exists():
         assert f"solutions/{solved.name}" in linked
         assert f"(../{path.name})" in form.navigation(solved)
@@ -103,7 +103,7 @@ def test_lesson_has_its_shape(path):
         assert f"**{part}" in cells_of(path)[0].source
     for heading in ("## Check yourself", "## In practice", "## Further reading"):
         assert heading in text
-    if size(cells_of(path)).exercises and path != LESSONS[-1]:  # whose exercises are the lesson
+    if size(path).exercises and path != LESSONS[-1]:  # whose exercises are the lesson
         assert text.index("## Exercises") < text.index("## Check yourself")
     assert text.count("<details>") == text.count("</details>")
     assert "<details><summary>Answer" in text.split("## Check yourself")[1]
@@ -113,7 +113,7 @@ def test_lesson_has_its_shape(path):
 
 def test_no_lesson_is_longer_than_a_class_hour():
     """The last is all exercises; 440 minutes are what the whole course may take to read."""
-    sizes = {path.stem: size(cells_of(path)) for path in LESSONS}
+    sizes = {path.stem: size(path) for path in LESSONS}
     long = {name for name, page in sizes.items() if page.reading > 45 or page.words > 3000}
     assert long <= {LESSONS[-1].stem}
     assert sum(page.reading for page in sizes.values()) <= 440

@@ -40,9 +40,9 @@ def words(text):
     return len(re.findall(r"\S*[\w$]\S*", text))
 
 
-def size(cells):
-    """Measure a page, of which these are the cells."""
-    cells = [cell for cell in cells if cell.id not in NAVIGATION]
+def size(path):
+    """Measure one page."""
+    cells = [cell for cell in cells_of(path) if cell.id not in NAVIGATION]
     text = "\n".join(cell.source for cell in cells if cell.cell_type == "markdown")
     end = "## Exercises" if "\n## Exercises\n" in text else "## Check yourself"
     last = next(k for k, cell in enumerate(cells) if cell.source.startswith(end))
@@ -60,7 +60,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("pages", nargs="*", type=Path, metavar="page")
     for path in parser.parse_args().pages or lessons():
-        page = size(cells_of(path))
+        page = size(path)
         print(f"{path.stem:28} {page.reading} minutes, and {page.exercises} of exercises: {page}")
 
 

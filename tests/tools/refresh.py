@@ -44,7 +44,7 @@ def write_minutes(pages, readme):
     the_map = next(c for c in pages[lessons()[0]].cells if c.source.startswith("## The map\n"))
     total = np.zeros(2, int)
     for path in lessons():
-        page, first = size(pages[path].cells), pages[path].cells[0]
+        page, first = size(path), pages[path].cells[0]
         minutes = page.reading, page.reading + page.exercises
         total += minutes
         first.source = replaced(TIMES, minutes[: 1 + bool(page.exercises)], first.source)
