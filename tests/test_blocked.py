@@ -4,7 +4,6 @@ import os
 import subprocess
 import sys
 import tracemalloc
-from fractions import Fraction
 from pathlib import Path
 
 import numpy as np
@@ -215,12 +214,6 @@ def test_sums_of_blocks_that_are_left_to_the_reference_are_not_rounded():
     for a, b in zip(got[2:], truth[1:]):
         half_ulp = np.spacing(np.abs(b).astype(np.float16)).astype(np.float64) / 2
         assert np.all(np.abs(a.astype(np.float64) - b) <= 1.01 * half_ulp + 2e-5)
-
-
-def test_eps_of_any_real_type():
-    _, x, gamma, beta = data((2, 3))
-    y, _ = blocked.layer_norm_forward(x, gamma, beta, Fraction(1, 100_000))
-    assert np.array_equal(y, blocked.layer_norm_forward(x, gamma, beta, 1e-5)[0])
 
 
 @pytest.mark.parametrize("size, small", [(1e14, 1e-12), (1e-10, 1e-30), (1e16, 1e10), (1e5, 1e-30)])
