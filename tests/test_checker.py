@@ -29,4 +29,4 @@ def test_check_judges_without_threads_and_alarms():
     done = subprocess.run(
         [sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True
     )
-    assert done.stdout.startswith("False row_mean: wrong\n  mean: it goes over axis 0")
+    assert done.stdout.startswith("False row_mean: wrong\n  mean: a wrong axis: axis 0")

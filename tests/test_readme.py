@@ -7,6 +7,7 @@ import numpy as np
 from answers import cells_of
 from draw_one_page import CODE
 from execute_notebooks import INDEX, NOTEBOOKS, all_notebooks, lessons
+from minutes import size
 from packaging.requirements import Requirement
 from refresh import ROOT
 
@@ -100,6 +101,13 @@ def test_it_has_a_door_to_each_lesson():
     doors = re.findall(r"^\| \[(\d\d)\]\((.*?)\) \|", INDEX_TEXT, flags=re.M)
     assert {path.name for path in lessons()} <= {name for _, name in doors}
     assert all(name.startswith(number) for number, name in doors)
+
+
+def test_it_takes_five_minutes():
+    """Up to its list of lessons; below that stand the cells that check it."""
+    assert size(INDEX).reading <= 5
+    name = INDEX_CELLS[0].source.splitlines()[0].removeprefix("# ")
+    assert f"takes five minutes: [{name}](notebooks/{INDEX.name})" in README
 
 
 def test_it_is_the_books_first_page():

@@ -117,6 +117,13 @@ OF_BOTH_LAYERS = edits("""
     .sum(axis=rows) =>  # not summed: every row uses the same parameters, so the rows add up.
     (dy * x_hat).sum( => (g * x_hat).sum(
     dy.sum( => g.sum(  # summed from g = gamma * dy; gamma and beta come after x_hat, so sum dy.
+    (dy * x_hat).sum(axis=rows) => np.outer(dy, x_hat)
+        np.outer multiplies each entry by every other; dy * x_hat multiplies those of one place.
+    (dy * x_hat).sum(axis=rows) => np.outer(dy, x_hat).sum(axis=0)  # "
+    (dy * x_hat).sum(axis=rows) => np.outer(dy, x_hat).sum(axis=1)  # "
+    (dy * x_hat).sum(axis=rows) => dy.reshape(-1, D).T @ x_hat.reshape(-1, D)
+        a product of matrices: only its diagonal is dgamma, the sum of dy * x_hat.
+    (dy * x_hat).sum(axis=rows) => x_hat.reshape(-1, D).T @ dy.reshape(-1, D)  # "
     (dy * x_hat).sum( => (dy * x_hat).mean(  # the mean over the rows, where they are added up.
 """)  # of LayerNorm and of RMSNorm
 OF_LAYERNORM = edits("""
@@ -162,7 +169,8 @@ DX_TERMS = Terms(  # of which dx, right or wrong, is usually a sum
     "x_hat * g * x_hat; x_hat * g * x_hat / D; x_hat * mean(g * x_hat) / rstd;"
     "sum(g); x_hat * sum(g * x_hat)",
     {"g": "gamma * dy", "D": "dy.shape[-1]"},
-    {k: k for k in ("1 / rstd", "rstd", "1 / rstd**2")} | {"sqrt(1 - 1 / D)": "(1 - 1 / D) ** 0.5"},
+    {k: k for k in ("1 / rstd", "rstd", "1 / rstd**2", "D", "1 / D")}
+    | {"sqrt(1 - 1 / D)": "(1 - 1 / D) ** 0.5"},
     "rstd, or the eps in it, is not right.",
 )
 OVER_ROWS = (

@@ -48,6 +48,8 @@ FORWARD_TERMS = Terms(
     np.sqrt(var + eps) => (var + eps)  # the root is missing: divided by the variance.
     1 / np.sqrt => np.sqrt  # this is the standard deviation; rstd is its reciprocal.
     np.mean(xc**2 => np.sum(xc**2  # the squares are summed and not divided by D.
+    var + eps => np.mean(x, axis=-1, keepdims=True)**2 - np.mean(x**2, axis=-1, keepdims=True) + eps
+        the sign of the variance: mean(x**2) - mean(x)**2; better, square x - mean(x).
     np.mean(xc**2 => np.mean(x**2  # the mean of x**2, not the variance: centre before you square.
     xc * rstd => x * rstd  # x is divided, but not centred: subtract the mean.
 """)
@@ -121,6 +123,15 @@ PRENORM_TERMS = Terms(
     dz + dx => 1 + dx  # the derivative of x is 1, but the gradient of the loss there is dz.
     dz + dx => dz * dx  # the gradients of the two ways add up, they do not multiply.
     dz + dx => cache.x_hat + dx  # past the layer flows the gradient dz, not the value x_hat.
+    dz + dx => cache.x_hat + dz + dx  # x_hat is a value: add up the two gradients, and no value.
+    dz + dx => dz.sum() + dx  # dz is summed; past the layer each entry goes to its own x.
+    dz + dx => dz.sum(axis=-1, keepdims=True) + dx  # "
+    dz + dx => dz.sum(axis=(0, 1)) + dx  # "
+    dz + dx => dz.sum(axis=0) + dx  # "
+    dz + dx => dz.mean() + dx  # dz is averaged; past the layer each entry goes to its own x.
+    dz + dx => dz.mean(axis=-1, keepdims=True) + dx  # "
+    dz + dx => dz.mean(axis=(0, 1)) + dx  # "
+    dz + dx => dz.mean(axis=0) + dx  # "
 """)
 def prenorm_backward(dz, cache):
     """Return dx (B, T, D), dgamma (D,) and dbeta (D,)."""

@@ -11,16 +11,18 @@ from ..checker.edits import source_of_function
 EXERCISES = {}  # name of the function -> Exercise; `load` fills it
 ROWS = "axis=(0, 1)", "axis=tuple(range(dy.ndim - 1))"
 OF_A_ROW = """
-    axis=-1 => axis=0  # it goes over axis 0 and mixes rows; a row lies along axis=-1.
-    axis=-1 => axis=1  # it goes over axis 1 and mixes the T rows; a row lies along axis=-1.
-    axis=-1 => axis=(0, 1)  # it goes over axes 0 and 1 and mixes rows; a row is axis=-1.
-    axis=-1 => axis=None  # it goes over the whole array; each row (axis=-1) has its own.
+    axis=-1 => axis=0  # a wrong axis: axis 0 mixes rows; a row lies along axis=-1.
+    axis=-1 => axis=1  # a wrong axis: axis 1 mixes the T rows; a row lies along axis=-1.
+    axis=-1 => axis=(0, 1)  # wrong axes: axes 0 and 1 mix rows; a row lies along axis=-1.
+    axis=-1 => axis=None  # no axis: that takes the whole array; a row lies along axis=-1.
 """
 OF_ALL_ROWS = """
-    ROWS => axis=0  # it goes over axis 0 alone; all axes but the last are those of the rows.
-    ROWS => axis=1  # it goes over axis 1 alone; all axes but the last are those of the rows.
-    ROWS => axis=-1  # it goes along each row (axis=-1); add up the rows, over all other axes.
-    ROWS => axis=None  # it goes over the whole array; the last axis is that of the parameters.
+    ROWS => axis=0  # a wrong axis: axis 0 alone; to add up all rows, take all axes but the last.
+    ROWS => axis=1  # a wrong axis: axis 1 alone; to add up all rows, take all axes but the last.
+    ROWS => axis=-1
+        a wrong axis: axis=-1 lies along a row; to add up all rows, take all axes but the last.
+    ROWS => axis=None
+        no axis: that takes the whole array; to add up all rows, take all axes but the last.
 """
 AXES = edits(OF_A_ROW + OF_ALL_ROWS)  # mistakes that are made wherever an axis is given
 

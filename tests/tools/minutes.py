@@ -15,6 +15,7 @@ from execute_notebooks import NAVIGATION, cells_of, lessons
 
 WORDS_A_MINUTE = 180
 SECONDS_A_LINE, SECONDS_A_FIGURE, SECONDS_A_PREDICT = 3, 20, 30
+ENDS = "## Exercises", "## Check yourself", "## Find it yourself"  # the last is the index's
 
 
 class Size(NamedTuple):
@@ -44,7 +45,7 @@ def size(path):
     """Measure one page."""
     cells = [cell for cell in cells_of(path) if cell.id not in NAVIGATION]
     text = "\n".join(cell.source for cell in cells if cell.cell_type == "markdown")
-    end = "## Exercises" if "\n## Exercises\n" in text else "## Check yourself"
+    end = next(heading for heading in ENDS if f"\n{heading}\n" in text)
     last = next(k for k, cell in enumerate(cells) if cell.source.startswith(end))
     read = "\n".join(cell.source for cell in cells[:last] if cell.cell_type == "markdown")
     code = [cell for cell in cells[:last] if cell.cell_type == "code"]
