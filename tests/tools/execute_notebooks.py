@@ -61,9 +61,9 @@ def cells_of(path):
     return read(path).cells
 
 
-def committed(path, commit="HEAD"):
-    """Return the content of a file in a commit, or None if it was not there."""
-    command = ["git", "show", f"{commit}:{path.relative_to(ROOT).as_posix()}"]
+def committed(path):
+    """Return the content of a file in the last commit, or None if it is not there."""
+    command = ["git", "show", f"HEAD:{path.relative_to(ROOT).as_posix()}"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True)
     return None if done.returncode else done.stdout
 

@@ -123,17 +123,18 @@ def changed_files():
     if any(done.returncode for done in runs):
         sys.exit("git does not know what changed: name the files, or ask for --all")
     files = [ROOT / line for done in runs for line in done.stdout.splitlines()]
-    return [file for file in files if not file.exists() or code(file) != code(file, "HEAD")]
+    there = {file: file.read_bytes() for file in files if file.exists()}
+    same = {file for file in there if code(file, there[file]) == code(file, form.committed(file))}
+    return [file for file in files if file not in same]
 
 
-def code(file, commit=None):
-    """Return what of a file, as it is or in a commit, can change an output."""
-    content = form.committed(file, commit) if commit else file.read_bytes()
-    if content is None or file.suffix not in (".py", ".ipynb"):
-        return content
-    if file.suffix == ".py":
+def code(file, content):
+    """Return what of a file's content can change an output."""
+    if content and file.suffix == ".py":
         return code_of(content.decode())
-    return [code_of(c.source) for c in form.parse(content).cells if c.cell_type == "code"]
+    if content and file.suffix == ".ipynb":
+        return [code_of(c.source) for c in form.parse(content).cells if c.cell_type == "code"]
+    return content
 
 
 def code_of(source):
