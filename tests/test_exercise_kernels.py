@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from answers import edited_solution, expect
+from answers import changed, expect
 from wrong_answers.kernels import WRONG
 
 from lnlib import gpu
@@ -56,7 +56,7 @@ OTHER_RIGHT_KERNELS = [
 
 @pytest.mark.parametrize("name, changes", [(one[0], one[1:]) for one in OTHER_RIGHT_KERNELS])
 def test_other_right_kernels(name, changes):
-    expect(check(edited_solution(name, *changes)), "right")
+    expect(check(changed(name, *changes)), "right")
 
 
 NOT_COMPILED = [
@@ -82,7 +82,7 @@ WHAT_RIGHT_NUMBERS_HIDE = [
 
 @pytest.mark.parametrize("name, old, new, words", WRONG + NOT_COMPILED + WHAT_RIGHT_NUMBERS_HIDE)
 def test_wrong_kernel_is_diagnosed(name, old, new, words):
-    expect(check(edited_solution(name, (old, new))), "wrong", words)
+    expect(check(changed(name, (old, new))), "wrong", words)
 
 
 @pytest.mark.parametrize(
@@ -129,9 +129,7 @@ def test_words_of_two_compilers(message, words):
 
 
 def test_what_the_emulator_does_not_know_is_not_checked():
-    verdict = check(
-        edited_solution(NORMALISE, ("return xc", "return 0 * tex1Dfetch<float>(0, 1) + xc"))
-    )
+    verdict = check(changed(NORMALISE, ("return xc", "return 0 * tex1Dfetch<float>(0, 1) + xc")))
     expect(verdict, "not checked", "does not know tex1Dfetch")
 
 
@@ -145,7 +143,7 @@ def answer(name, text):
 def test_without_a_compiler_it_is_not_checked(name, monkeypatch):
     monkeypatch.setattr(gpu, "emulator_available", lambda: False)
     monkeypatch.setattr(gpu, "emulator_status", lambda: "no compiler: install g++")
-    expect(check(edited_solution(name)), "not checked", "install g++")
+    expect(check(changed(name)), "not checked", "install g++")
     expect(check(answer(name, "// your turn")), "not done yet")
     expect(check(answer(name, "something else")), "wrong")
 
