@@ -211,12 +211,16 @@ def adjoint_check(jvp, forward, backward, x, gamma, beta, *, rtol=1e-12, seed=0)
 
 
 class _Slope(NamedTuple):
-    """The derivative less what the gradients predict, its error, its terms' size, and the step."""
+    """The derivative less what the gradients predict, its error, its terms' size, and the step.
+
+    The bend is half the difference of the slopes on either side.
+    """
 
     value: float
     error: float
     size: float
     step: float = 0.0
+    bend: float = 0.0
 
 
 class _Probe:
@@ -228,7 +232,10 @@ class _Probe:
         The gradient is zero where it cannot be compared.
     shapes, starts : list
         Of x, gamma and beta, in these vectors.
-    dy : ndarray, shape of x
+    dy, y0 : ndarray, shape of x
+        y0 is y at the point.
+    eps : float
+        Of the dtype that holds y.
     problems, unjudged : dict of str to str
         As in a `Report`.
     rng : numpy.random.Generator
@@ -253,11 +260,13 @@ class _Probe:
         # not the stream of a caller's default_rng(seed)
         self.rng = np.random.default_rng([seed, 2016])
         y, cache = forward(*self.arrays(self.point.copy()))  # forward or backward may write
-        y, shape = np.asarray(y), dims[0]
+        y, shape = np.array(y), dims[0]
         if y.shape != shape:
             raise ValueError(f"forward must return y in the shape of x, {shape}, got {y.shape}")
-        if y.dtype != np.float64:
-            self.problems["forward"] = f"y in {y.dtype} for float64 input, which limits the check"
+        self.y0, held = y, _held(y, self.point)
+        self.eps = np.finfo(np.result_type(held, np.float16)).eps
+        if held != np.float64:
+            self.problems["forward"] = f"y in {held} for float64 input, which limits the check"
         self.dy = self.rng.standard_normal(shape)
         returned = backward(self.dy.copy(), cache)
         if not isinstance(returned, tuple | list) or len(returned) != 3:
@@ -283,6 +292,18 @@ class _Probe:
         return np.array(self.forward(*self.arrays(vector))[0])
 
 
+def _held(y, point):
+    """Return the dtype of y, or that of fewer digits which holds y if it does not hold the point.
+
+    A forward pass in float32 may return its y as float64.
+    """
+    for dtype in (np.float16, np.float32) if y.dtype == np.float64 else ():
+        with np.errstate(all="ignore"):
+            if np.any(point.astype(dtype) != point) and np.all(y.astype(dtype) == y):
+                return np.dtype(dtype)
+    return y.dtype
+
+
 def _slope(probe, method, direction, rtol, h=None, reach=1.1):
     """Return the slope along a direction; the largest step is reach times the array."""
     ends = zip(*(np.maximum.reduceat(np.abs(v), probe.starts) for v in (probe.point, direction)))
@@ -290,7 +311,12 @@ def _slope(probe, method, direction, rtol, h=None, reach=1.1):
     if method == "central":
         moved = np.zeros(probe.dy.shape, bool)  # by any step so far
         measure = functools.partial(_central_difference, probe, direction, moved)
-        return _extrapolated(measure, start) if h is None else measure(h)._replace(error=0.0)
+        if h is not None:
+            return measure(h)._replace(error=0.0)
+        found = _extrapolated(measure, start)
+        # What y changes by less than its rounding, no step shows.
+        hidden = probe.eps / 2 * np.sum(np.abs(probe.dy * probe.y0)) / start
+        return found._replace(error=found.error + hidden)
     found = _complex_step(probe, direction, h or _TINY * start)
     if h is None and abs(found.value) > rtol * found.size:
         # Another step is rounded in another way, and that is all that it changes.
@@ -319,50 +345,63 @@ def _central_difference(probe, direction, moved, h):
     high, low = probe.y(probe.point + steps), probe.y(probe.point - steps)
     moved[high != low] = True
     terms = probe.dy * (high - low) / 2
-    eps = np.finfo(np.result_type(high, np.float16)).eps
-    rounding = eps / 2 * np.sum(np.abs(probe.dy) * (np.abs(high) + np.abs(low)), where=moved)
+    rounding = probe.eps / 2 * np.sum(np.abs(probe.dy) * (np.abs(high) + np.abs(low)), where=moved)
     step = away.max() / np.abs(direction).max()
     change = terms.sum() - probe.gradient @ steps
-    return _Slope(change / step, rounding / step, np.abs(terms).sum() / step, step)
+    bend = np.abs(np.sum(probe.dy * ((high - probe.y0) + (low - probe.y0)) / 2))
+    return _Slope(*(n / step for n in (change, rounding, np.abs(terms).sum())), step, bend / step)
 
 
 def _extrapolated(measure, start):
     """Return the slope at step 0, from the largest steps that tell it.
 
     The step shrinks by 64 until slopes settle. Then more steps are taken, smaller ones if the
-    error is mostly truncation and larger ones if it is rounding, until the error is small.
+    error is mostly truncation and larger ones if it is rounding, until the error is small. A bend
+    that does not shrink with the step is a kink, and adds to the error.
     """
-    measure, top = functools.cache(measure), start
+    measure, top, kink = functools.cache(measure), start, 0.0
     with np.errstate(all="ignore"):
-        while not _settled(*(measure(top / n) for n in (1, 64, 4096))) and top > start / 1e60:
+        while top > start / 1e60:
+            coarse, middle, fine = (measure(top / n) for n in (1, 64, 4096))
+            if fine.bend <= middle.bend / 8 + fine.size / 1e7:
+                kink = 0.0
+            elif fine.bend > _SAFETY * (2 * fine.error + abs(middle.value - fine.value)):
+                kink = fine.bend
+            if _settled(coarse, middle, fine):
+                break
             top /= 64
         steps = {top, top / 64, top / 4096}
+        within = 2 * abs(middle.value - fine.value) + _SAFETY * (middle.error + fine.error)
         smaller = (4**n for n in (1, 2, 4, 5, 7, 8, 9, 10, 11))
         larger = iter((4, 16, 2, 8, 1 / 4, 1 / 2))
         while True:
-            best, rounding = _ridders([measure(h) for h in sorted(steps)[::-1]])
+            slopes = [measure(h) for h in sorted(steps)[::-1]]
+            best, rounding = _ridders(slopes, middle.value, within)
             divisor = next(larger if best.error < 2 * rounding else smaller, None)
             if best.error <= _ENOUGH * best.size or best.size == 0 or divisor is None:
-                return best
+                return best._replace(error=best.error + kink)
             steps.add(top / divisor)
 
 
 def _settled(coarse, middle, fine):
     """Say whether slopes at three steps, each 64 times smaller, agree, and better and better.
 
-    From afar x + tanh(x) looks like x: then slopes agree too, but less and less.
+    From afar x + tanh(x) looks like x: then slopes agree too, but less and less. At a kink all
+    slopes agree, but those on either side of it do not come closer.
     """
     first, second = abs(coarse.value - middle.value), abs(middle.value - fine.value)
     apart = max(first, abs(coarse.size - middle.size)) - middle.size / 5
     agree = apart <= _SAFETY * middle.error
     better = second <= first / 4 + _SAFETY * (middle.error + fine.error)
-    return not fine.step > 0 or (agree and better)
+    smooth = fine.bend <= middle.bend / 8 + _SAFETY * (2 * fine.error + second) + fine.size / 1e7
+    return not fine.step > 0 or (agree and better and smooth)
 
 
-def _ridders(slopes):
+def _ridders(slopes, near, within):
     """Return the best of Neville's extrapolations in step**2, and the rounding in its error.
 
-    Its error is the distance from the two numbers that it was made of, and their rounding.
+    Its error is the distance from the two numbers that it was made of, and their rounding. It is
+    larger for what lies further from near than within: large steps may agree by chance.
     """
     best, rounding, above, steps = _Slope(np.nan, np.inf, np.nan), np.inf, [], []
     slopes, excess = [slope for slope in slopes if np.isfinite(slope).all()], 1
@@ -376,6 +415,7 @@ def _ridders(slopes):
             (fine, noise), ratio = row[-1], (longer / slope.step) ** 2 - 1
             value, noise = fine + (fine - coarse) / ratio, noise + (noise + coarse_noise) / ratio
             error = max(abs(value - fine), abs(value - coarse)) + noise
+            error = max(error, abs(value - near) - within)
             if error < best.error:
                 best, rounding = _Slope(value, error, slope.size), noise
             row.append((value, noise))
@@ -405,12 +445,13 @@ def _report(title, rtol, probe, found, checked):
     """Judge the slopes found, a list for each name, which is empty if none could be compared."""
     errors, unjudged = {}, dict(probe.unjudged)
     for name, slopes in found.items():
-        value, error, size, _ = np.reshape(slopes, (-1, 4)).T
+        value, error, size, *_ = np.reshape(slopes, (-1, 5)).T
         with np.errstate(all="ignore"):
             known, largest = _SAFETY * error, np.fmax.reduce(size, initial=0)
             allowed = rtol * size + known + _ROUNDING * largest
             relative = np.where(value == 0, 0, rtol * np.abs(value) / allowed)
             sure = (value == 0) | (known <= max(rtol, _COARSE) * size) | (known <= rtol * largest)
+            sure |= (size == 0) & (np.abs(value) > known)
             worst = np.max((known / size)[~sure], initial=0)
         errors[name] = np.max(relative[sure], initial=0) if slopes else np.nan
         if not sure.all():

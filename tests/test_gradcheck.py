@@ -450,6 +450,44 @@ def test_entries_that_cannot_be_judged():
         assert not check(LAYER[0], changed(dx=2), *point((2, 20), offset=1e12)).passed
 
 
+@pytest.mark.parametrize("low", [0, 0.5, 0.99])
+def test_kink_at_x_is_not_judged(low):
+    """Differences of every step agree there: on the mean of both slopes."""
+    x, gamma, beta = point((2, 2, 4), seed=1)
+    x[0, 0, 0] = 0
+    layer = pointwise(lambda x: np.where(x > 0, 1, low) * x, lambda x: np.where(x > 0, 1, low))
+    report = gradcheck(*layer, x, gamma, beta)
+    assert report.verdict == "cannot judge" and "dx has 1 of 16" in str(report)
+    mean = pointwise(
+        lambda x: np.where(x > 0, 1, low) * x,
+        lambda x: np.where(x > 0, 1, np.where(x < 0, low, (1 + low) / 2)),
+    )
+    assert not gradcheck(*mean, x, gamma, beta).passed
+    assert gradcheck(*layer, x[1:], gamma, beta).passed
+
+
+def test_y_that_no_step_moves():
+    """Of x**3 near 1e-8 nothing arrives beside beta; of beta nothing beside x**4 near 1e24."""
+    for (power, sigma, offset), name in {(3, 1e-8, 0): "dgamma", (4, 1, 1e6): "dbeta"}.items():
+        layer = pointwise(lambda x, n=power: x**n, lambda x, n=power: n * x ** (n - 1))
+        report = gradcheck(*layer, *point((3, 4), sigma=sigma, offset=offset))
+        assert report.verdict == "cannot judge" and name in report.unjudged, report
+    constant = pointwise(np.ones_like, np.zeros_like)
+    wrong = changed(constant[1], dx=lambda d: d + 1e-3)
+    assert gradcheck(*constant, *point((3, 4))).passed
+    assert gradcheck(constant[0], wrong, *point((3, 4))).verdict == "FAILED"
+
+
+@pytest.mark.parametrize("width", [1e-2, 3e-3, 1e-3, 1e-4])
+def test_a_bump_that_large_steps_pass_over(width):
+    """Two large steps agree to the last digit there, on a slope that is not the one at x."""
+    layer = pointwise(lambda x: x + np.exp(-((x / width) ** 2)))
+    x, gamma, beta = point((2, 2, 4), sigma=1e-8)
+    at = x, gamma * [1, -1, 1, -1], beta
+    assert gradcheck(*layer, *at).passed
+    assert gradcheck(layer[0], changed(layer[1], dx=1 + 1e-6), *at).verdict == "FAILED"
+
+
 def test_forward_that_is_not_finite():
     x, gamma, beta = point((2, 5))
     nearby = around(layer_norm_forward, lambda y, z: y if np.array_equal(z, x) else y * np.nan)
@@ -460,8 +498,11 @@ def test_forward_that_is_not_finite():
 
 
 @pytest.mark.parametrize("dtype, loose", [(np.float32, 1e-2), (np.float16, 1)])
-def test_y_in_few_digits_is_named(dtype, loose):
+@pytest.mark.parametrize("back", [False, True])
+def test_y_in_few_digits_is_named(dtype, loose, back):
+    """Also if y is then stored as float64."""
     forward, at = around(layer_norm_forward, lambda y, x: y.astype(dtype)), point((2, 5))
+    forward = around(forward, lambda y, x: y.astype(float)) if back else forward
     report = gradcheck(forward, layer_norm_backward, *at)
     assert report.verdict == "cannot judge"
     assert f"forward has y in {np.dtype(dtype)} for float64 input" in str(report)
