@@ -15,9 +15,9 @@ class Layer(NamedTuple):
     forward: Callable
     backward: Callable
 
-    def both(self, dy, x, gamma, beta, eps=1e-5):
-        """Return y, dx, dgamma, dbeta."""
-        y, cache = self.forward(x, gamma, beta, eps)
+    def both(self, dy, x, gamma, beta, *eps):
+        """Return y, dx, dgamma, dbeta; without eps for the layer's own."""
+        y, cache = self.forward(x, gamma, beta, *eps)
         return y, *self.backward(dy, cache)
 
 

@@ -220,7 +220,7 @@ def test_sums_of_blocks_that_are_left_to_the_reference_are_not_rounded():
 def test_products_of_very_large_and_very_small_numbers(size, small):
     dy, x, gamma, beta = data((5, 64), np.float32, offset=2)
     dy, x = np.float32(small) * dy, np.float32(size) * x
-    got = both(dy, x, gamma, beta, eps=0.0)
+    got = both(dy, x, gamma, beta, 0.0)
     assert_y_and_dx(got, dy, x, gamma, beta, eps=0.0)
     assert norm_wise(got[2], oracle(dy, x, gamma, beta, eps=0.0)[2]) <= 4e-7
 
