@@ -18,7 +18,6 @@ from answers import (
     ASKED,
     LESSONS,
     SOLVED,
-    cells_of,
     changed,
     expect,
     function,
@@ -26,7 +25,7 @@ from answers import (
     parts,
     spoken,
 )
-from execute_notebooks import solutions
+from execute_notebooks import cells_of, solutions
 from wrong_answers.functions import WRONG
 
 from lnlib.bugs import BUGS, SEEN
