@@ -65,7 +65,7 @@ def function(name, source):
     return names[name]
 
 
-def changed(name, *changes):
+def altered(name, *changes):
     """Return the solution with each (old, new) replaced."""
     source = SOLVED[name].source
     for old, new in changes:

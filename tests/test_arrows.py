@@ -4,6 +4,7 @@ import ast
 import re
 import subprocess
 import sys
+from collections import Counter
 
 import pytest
 from execute_notebooks import ROOT, all_notebooks, cells_of
@@ -17,6 +18,9 @@ ARROWS = {  # part of lnlib: the parts that it may import, besides itself
     "exercises": {"core", "checker", "gpu"},
 }
 OTHERS = {"numpy", "matplotlib", "IPython", "ipywidgets", "tqdm", "cupy", "cuda"}
+SAME_MEANING = {  # names that stand in several modules, and mean the same in each
+    "layer_norm_forward", "layer_norm_backward", "available", "status", "backend", "main",
+}  # fmt: skip
 
 
 def part_of(module):
@@ -79,3 +83,19 @@ def test_importing_is_light():
     code += "print({'matplotlib', 'cupy'} & set(sys.modules))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "set()"
+
+
+def defined(source):
+    """Return the functions, classes and constants that a module defines."""
+    names = set()
+    for node in ast.parse(source).body:
+        if isinstance(node, ast.FunctionDef | ast.ClassDef):
+            names.add(node.name)
+        elif isinstance(node, ast.Assign):
+            names |= {n.id for t in node.targets for n in ast.walk(t) if isinstance(n, ast.Name)}
+    return {name for name in names if not name.startswith("__")}
+
+
+def test_a_name_means_one_thing():
+    counts = Counter(name for source in MODULES.values() for name in defined(source))
+    assert {name for name, count in counts.items() if count > 1} == SAME_MEANING

@@ -18,7 +18,7 @@ from answers import (
     ASKED,
     LESSONS,
     SOLVED,
-    changed,
+    altered,
     expect,
     function,
     named,
@@ -94,7 +94,7 @@ def test_text_of_the_exercise_is_true(name):
 
 @pytest.mark.parametrize("name, old, new, words", WRONG)
 def test_wrong_answer_is_diagnosed(name, old, new, words):
-    expect(check(changed(name, (old, new))), "wrong", words)
+    expect(check(altered(name, (old, new))), "wrong", words)
 
 
 def replayed(function, cases, **number):
