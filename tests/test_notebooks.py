@@ -1,16 +1,14 @@
 """Hygiene of the notebooks, and of the tree around them: what strict nbval cannot see."""
 
-import importlib.util
 import re
 import subprocess
 import sys
 from pathlib import Path
 
 import execute_notebooks as form
-import nbval.kernel
 import pytest
 import run_plans
-from answers import cells_of
+from execute_notebooks import cells_of
 from minutes import size
 from run_plans import Row, plans
 
@@ -75,15 +73,6 @@ def dead_links(text, folder, root):
         if not (here or link in alive or link.startswith("https://")):
             dead.append(link)
     return dead
-
-
-def test_dead_links_are_found():
-    folder = NOTEBOOKS[0].parent
-    text = f"[a]({LESSONS[0].name}), [b](https://x.org), [c](../README.md), [d](gone.ipynb)"
-    text += '\n## At the end\n<img src="gone.png">, [e](#at-the-end), <a href="#gone">f</a>'
-    gone = ["gone.ipynb", "gone.png", "#gone"]
-    assert dead_links(text, folder, folder) == ["../README.md", *gone]
-    assert dead_links(text, folder, ROOT) == gone
 
 
 @pytest.mark.parametrize("name", ["README.md", ".github/CONTRIBUTING.md", "notebooks/teaching.md"])
@@ -151,17 +140,8 @@ def test_mistakes_in_display_maths(path):
 
 def test_figure_of_the_readme_is_the_lessons():
     page, figure = form.README_FIGURE
-    assert figure.read_bytes() == form.museum(form.nbformat.read(page, as_version=4))
+    assert figure.read_bytes() == form.museum(cells_of(page))
     assert f"({figure.relative_to(ROOT).as_posix()})" in (ROOT / "README.md").read_text("utf-8")
-
-
-def test_no_framework_anywhere():
-    sources = [path.read_text("utf-8") for path in ROOT.glob("lnlib/**/*.py")]
-    sources += [cell.source for path in NOTEBOOKS for cell in code_cells(path)]
-    imported = re.compile(r"^\s*(?:import|from)\s+(\w+)", re.M)
-    found = {name for source in sources for name in imported.findall(source)}
-    assert "numpy" in found
-    assert not found & {"torch", "tensorflow", "jax", "autograd", "keras", "mxnet", "theano"}
 
 
 @pytest.mark.parametrize("arguments", [["check"], ["format", "--check"]], ids=" ".join)
@@ -226,19 +206,3 @@ def cells_in(path, part):
             number, word = heading.groups()
             inside = int(number) in wanted if number else word.lower() == part
     return counts
-
-
-def test_a_kernel_whose_port_was_taken_is_started_again(monkeypatch):
-    monkeypatch.setattr(nbval.kernel, "start_new_kernel", nbval.kernel.start_new_kernel)  # as it is
-    spec = importlib.util.spec_from_file_location("of_notebooks", ROOT / "notebooks/conftest.py")
-    spec.loader.exec_module(module := importlib.util.module_from_spec(spec))
-    outcomes = iter([RuntimeError("Kernel died before replying to kernel_info"), "kernel"])
-
-    def start_new_kernel(**options):
-        outcome = next(outcomes)
-        if isinstance(outcome, Exception):
-            raise outcome
-        return outcome, options
-
-    start = module.starts_twice(start_new_kernel)
-    assert start(startup_timeout=1) == ("kernel", {"startup_timeout": 1})
