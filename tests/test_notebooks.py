@@ -38,7 +38,7 @@ def test_executed_in_order(path):
     assert counts == list(range(1, len(counts) + 1))
     assert len({cell.id for cell in cells_of(path)}) == len(cells_of(path))
     tags = {tag for cell in code_cells(path) for tag in cell.metadata.get("tags", [])}
-    assert tags <= {"nbval-ignore-output", "fold"}
+    assert tags <= {"nbval-ignore-output", "fold", "hide-input"}
     assert all(cell.source.strip() for cell in cells_of(path))
 
 
@@ -158,10 +158,13 @@ def test_plans_fit_the_lessons():
     """Each plan fills its time, and a row's cells stand in the sections that it names."""
     assert {title.split(":")[0]: sum(row.minutes for row in PLANS[title]) for title in PLANS} == {
         "30 minutes": 30,
+        "45 minutes": 45,
         "60 minutes": 60,
         "90 minutes": 90,
         "Half a day": 210,
     }
+    for rows in PLANS.values():
+        assert [row.slide for row in rows] == list(range(1, len(rows) + 1))
     for row in (row for rows in PLANS.values() for row in rows):
         assert bool(row.cells) == bool(row.run)
         if row.cells:
@@ -173,20 +176,45 @@ def test_plans_fit_the_lessons():
 
 @pytest.mark.parametrize("plan", PLANS.values(), ids=list(PLANS))
 def test_plans_define_what_they_use(plan):
-    """run_plans.py runs them; here each name in a cell must have been defined before."""
+    """run_plans.py runs the rows of JupyterLab; here each name must have been defined before."""
     assert undefined(plan) == []
 
 
 def test_a_plan_that_does_not_run_is_found():
-    literal = [Row(6, "01, sections 1 to 3", "1–10"), Row(5, "01, section 6", "19–21")]
+    literal = [
+        Row(1, "▣", 6, "01, sections 1 to 3", "1–10"),
+        Row(2, "▣", 5, "01, section 6", "19–21"),
+    ]
     assert "row_rstd" in undefined(literal)
+
+
+def test_the_course_of_ten_hours_covers_the_lessons():
+    """Its hours go through all sections of the main road, and each exercise is set once."""
+    text = (form.NOTEBOOKS / "teaching.md").read_text("utf-8")
+    course = text.split("## Ten class hours")[1].split("\n## ")[0]
+    hours = re.findall(r"^\| (\d+) \| (.+?) \| (.+?) \| (.+?) \|", course, flags=re.M)
+    assert [int(hour) for hour, *_ in hours] == list(range(1, 11))
+    shown, exercises = set(), []
+    for _, where, now, later in hours:
+        for lesson, first, last in re.findall(r"(\d\d), sections (\d+) to (\d+)", where):
+            shown |= {(lesson, number) for number in range(int(first), int(last) + 1)}
+        exercises += re.findall(r"\d+\.\d", f"{now}, {later}".replace("10.1 to 10.9", ""))
+    for path in LESSONS[:-1]:
+        name, source = path.name[:2], "".join(cell.source + "\n" for cell in cells_of(path))
+        sections = {int(n) for n in re.findall(r"^## (\d+)\. ", source, flags=re.M)}
+        named = {number for lesson, number in shown if lesson == name}
+        assert named and named <= sections, path
+        assert named == sections or name in ("04", "05", "07"), path
+        asked = re.findall(r"^### Exercise (\d+\.\d)", source, flags=re.M)
+        assert sorted(e for e in exercises if int(e.split(".")[0]) == int(name)) == sorted(asked)
 
 
 def undefined(plan):
     """Return the names that a plan's cells use before they are defined."""
     missing = []
-    for path in dict.fromkeys(row.lesson for row in plan if row.cells):
-        cells = [run_plans.cells_of(path)[n] for row in plan if row.lesson == path for n in row.run]
+    for path in dict.fromkeys(row.lesson for row in plan if row.in_lab and row.cells):
+        rows = [row for row in plan if row.lesson == path and row.in_lab]
+        cells = [run_plans.cells_of(path)[n] for row in rows for n in row.run]
         source = "\n".join(cell.source for cell in cells)
         command = [sys.executable, "-m", "ruff", "check", "--isolated", "--select=F821", "-"]
         done = subprocess.run(command, input=source, capture_output=True, text=True)

@@ -208,6 +208,9 @@ def normal_form(notebook, path):
     for cell, slide_type in zip(notebook.cells, slide_types(notebook.cells)):
         kept = {key: value for key, value in cell.metadata.items() if key in ("tags", "alt")}
         cell.metadata = nbformat.from_dict(kept)
+        if "fold" in cell.metadata.get("tags", []):  # in JupyterLab, and in the book
+            cell.metadata["jupyter"] = {"source_hidden": True}
+            cell.metadata["tags"] = list(dict.fromkeys([*cell.metadata.tags, "hide-input"]))
         cell.metadata["slideshow"] = {"slide_type": slide_type}
         if "alt" in cell.metadata:
             cell.metadata["mystnb"] = {"image": {"alt": cell.metadata.alt}}
