@@ -46,10 +46,11 @@ def load(*flags):
             return None
 
     def call(name, *arguments):
-        numbers = [isinstance(a, int) for a in arguments]
-        if not all(n or a.flags.c_contiguous for a, n in zip(arguments, numbers)):
+        arrays = [isinstance(a, np.ndarray) for a in arguments]
+        if not all(a.flags.c_contiguous for a, is_array in zip(arguments, arrays) if is_array):
             raise ValueError(f"the arrays of {name} must be C-contiguous")
-        library[name](*(ctypes.c_long(a) if n else a.ctypes for a, n in zip(arguments, numbers)))
+        given = zip(arguments, arrays)
+        library[name](*(a.ctypes if is_array else ctypes.c_long(int(a)) for a, is_array in given))
 
     return call
 
