@@ -1,6 +1,7 @@
 // The layer in float32, a row at a time. Each pass over a row goes by vectors of W numbers.
 #include <math.h>
 #include <stdint.h>
+#include <stdlib.h>
 #ifdef __SSE2__
 #include <immintrin.h>
 #endif
@@ -32,8 +33,8 @@ static inline void store(float *p, Wide v, bool stream) {
 }
 static bool whole_lines(const float *p, long D) { return ((uintptr_t)p | 4 * D) % 64 == 0; }
 
-// Call f(d, k, kind) for the places 0 to D - 1: for a vector at d, four of them (k) side by side,
-// and for each number that is left over.
+// Call f(d, k, kind) for the places 0 to D - 1 of a row: for vectors, of which four (k) stand side
+// by side, then for each number that is left over.
 template <class F> static inline void each(long D, F f) {
   long d = 0;
   for (; d + 4 * W <= D; d += 4 * W) {
@@ -46,17 +47,18 @@ template <class F> static inline void each(long D, F f) {
   for (; d < D; d++) f(d, 0, 0.0f);
 }
 
-// Sums of 4 W + 1 parts, so that no addition waits for the one before.
+// A sum in 4 W + 1 parts, so that no addition waits for the one before.
 struct Sum {
   Wide part[4] = {};
   float rest = 0;
   void add(int k, Wide v) { part[k] += v; }
   void add(int, float v) { rest += v; }
   float total() const {
-    Wide all = (part[0] + part[1]) + (part[2] + part[3]);
-    float sum = rest;
-    for (int k = 0; k < W; k++) sum += all[k];
-    return sum;
+    float all[W];
+    *(Wide *)all = (part[0] + part[1]) + (part[2] + part[3]);
+    for (long half = W / 2; half > 0; half /= 2)
+      for (long k = 0; k < half; k++) all[k] += all[k + half];
+    return all[0] + rest;
   }
 };
 
@@ -86,40 +88,37 @@ extern "C" void forward(const float *x, const float *gamma, const float *beta, f
   }
 }
 
-// Columns are added up in float32 for 16 rows, then in float64.
+// dgamma and dbeta are added up in float32 for 16 rows, then in float64.
 extern "C" void backward(const float *dy, const float *x, const float *gamma, const float *mean,
                          const float *mean_lo, const float *rstd, float *dx, double *dgamma,
                          double *dbeta, long N, long D, long stream) {
   stream = stream && whole_lines(dx, D);
-  float *dgamma_16 = new float[2 * D](), *dbeta_16 = dgamma_16 + D;
-  Sum gain;
-  each(D, [&](long d, int k, auto kind) { gain.add(k, load(gamma + d, kind)); });
-  float mean_gamma = gain.total() / D;
+  long lines = (D + 15) / 16 * 16;
+  float *gain = (float *)aligned_alloc(64, 12 * lines), *some[] = {gain + lines, gain + 2 * lines};
+  for (long d = 0; d < D; d++) gain[d] = gamma[d], some[0][d] = some[1][d] = 0;
+  Sum gains;
+  each(D, [&](long d, int k, auto kind) { gains.add(k, load(gain + d, kind)); });
   for (long n = 0; n < N; n++, dy += D, x += D, dx += D) {
     float m = mean[n], lo = mean_lo[n], r = rstd[n];
-    Sum sum, along_1, along_x_hat;
-    each(D, [&](long d, int k, auto kind) { sum.add(k, load(dy + d, kind)); });
-    float mean_dy = sum.total() / D;
-    auto g = [&](long d, auto kind) { // gamma * dy, less a constant
-      auto gain = load(gamma + d, kind);
-      return gain * (load(dy + d, kind) - mean_dy) + mean_dy * (gain - mean_gamma);
-    };
-    auto x_hat = [&](long d, auto kind) { return ((load(x + d, kind) - m) - lo) * r; };
+    float c = dy[0] * (gains.total() / D); // a constant near the mean of gamma * dy
+    auto g = [&](long d, auto kind) { return load(gain + d, kind) * load(dy + d, kind) - c; };
+    auto xc = [&](long d, auto kind) { return (load(x + d, kind) - m) - lo; };
+    Sum g_sum, g_xc;
     each(D, [&](long d, int k, auto kind) {
-      auto value = load(dy + d, kind), terms = value * x_hat(d, kind);
-      along_1.add(k, g(d, kind));
-      along_x_hat.add(k, g(d, kind) * x_hat(d, kind));
-      store(dgamma_16 + d, load(dgamma_16 + d, kind) + terms, false);
-      store(dbeta_16 + d, load(dbeta_16 + d, kind) + value, false);
+      g_sum.add(k, g(d, kind));
+      g_xc.add(k, g(d, kind) * xc(d, kind));
+      auto value = load(dy + d, kind), term = value * (xc(d, kind) * r);
+      store(some[0] + d, load(some[0] + d, kind) + term, false);
+      store(some[1] + d, load(some[1] + d, kind) + value, false);
     });
-    float level = along_1.total() / D, slope = along_x_hat.total() / D;
+    float level = r * (g_sum.total() / D), slope = r * (r * (r * (g_xc.total() / D)));
     each(D, [&](long d, int, auto kind) {
-      store(dx + d, r * (g(d, kind) - level - x_hat(d, kind) * slope), stream);
+      store(dx + d, r * g(d, kind) - level - slope * xc(d, kind), stream);
     });
-    for (long d = 0; d < D && (n % 16 == 15 || n == N - 1); d++) {
-      dgamma[d] += dgamma_16[d], dbeta[d] += dbeta_16[d];
-      dgamma_16[d] = dbeta_16[d] = 0;
+    if (n % 16 == 15 || n == N - 1) {
+      for (long d = 0; d < D; d++) dgamma[d] += some[0][d], some[0][d] = 0;
+      for (long d = 0; d < D; d++) dbeta[d] += some[1][d], some[1][d] = 0;
     }
   }
-  delete[] dgamma_16;
+  free(gain);
 }
