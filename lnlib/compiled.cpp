@@ -33,34 +33,40 @@ static inline void store(float *p, Wide v, bool stream) {
 }
 static bool whole_lines(const float *p, long D) { return ((uintptr_t)p | 4 * D) % 64 == 0; }
 
-// Call f(d, k, kind) for the places 0 to D - 1 of a row: for vectors, of which four (k) stand side
-// by side, then for each number that is left over.
-template <class F> static inline void each(long D, F f) {
-  long d = 0;
-  for (; d + 4 * W <= D; d += 4 * W) {
-    f(d, 0, Wide());
-    f(d + W, 1, Wide());
-    f(d + 2 * W, 2, Wide());
-    f(d + 3 * W, 3, Wide());
-  }
-  for (; d + W <= D; d += W) f(d, 0, Wide());
-  for (; d < D; d++) f(d, 0, 0.0f);
-}
-
 // A sum in 4 W + 1 parts, so that no addition waits for the one before.
 struct Sum {
   Wide part[4] = {};
   float rest = 0;
+  double total = 0;
   void add(int k, Wide v) { part[k] += v; }
   void add(int, float v) { rest += v; }
-  float total() const {
+  void fold() {
     float all[W];
     *(Wide *)all = (part[0] + part[1]) + (part[2] + part[3]);
     for (long half = W / 2; half > 0; half /= 2)
       for (long k = 0; k < half; k++) all[k] += all[k + half];
-    return all[0] + rest;
+    total += all[0] + rest;
+    part[0] = part[1] = part[2] = part[3] = Wide();
+    rest = 0;
   }
 };
+
+// Call f(d, k, kind) for the places 0 to D - 1 of a row: for vectors, of which four (k) stand side
+// by side, then for each number that is left over. The sums are folded every 1024 places.
+template <class F, class... Sums> static inline void each(long D, F f, Sums &...sums) {
+  for (long d = 0, end; d < D;) {
+    end = d + 1024 < D ? d + 1024 : D;
+    for (; d + 4 * W <= end; d += 4 * W) {
+      f(d, 0, Wide());
+      f(d + W, 1, Wide());
+      f(d + 2 * W, 2, Wide());
+      f(d + 3 * W, 3, Wide());
+    }
+    for (; d + W <= end; d += W) f(d, 0, Wide());
+    for (; d < end; d++) f(d, 0, 0.0f);
+    (sums.fold(), ...);
+  }
+}
 
 extern "C" void copy(const float *x, float *y, long N, long D, long stream) {
   stream = stream && whole_lines(y, 0);
@@ -72,15 +78,16 @@ extern "C" void forward(const float *x, const float *gamma, const float *beta, f
   stream = stream && whole_lines(y, D);
   for (long n = 0; n < N; n++, x += D, y += D) {
     Sum sum, left, squares;
-    each(D, [&](long d, int k, auto kind) { sum.add(k, load(x + d, kind)); });
-    float m = mean[n] = sum.total() / D;
-    each(D, [&](long d, int k, auto kind) {
+    each(D, [&](long d, int k, auto kind) { sum.add(k, load(x + d, kind) - x[0]); }, sum);
+    float m = mean[n] = x[0] + sum.total / D;
+    auto centre = [&](long d, int k, auto kind) {
       auto xc = load(x + d, kind) - m;
       left.add(k, xc);
       squares.add(k, xc * xc);
-    });
-    float lo = mean_lo[n] = left.total() / D;
-    float r = rstd[n] = 1 / sqrtf(squares.total() / D - lo * lo + 1e-5f);
+    };
+    each(D, centre, left, squares);
+    float lo = mean_lo[n] = left.total / D;
+    float r = rstd[n] = 1 / sqrt(squares.total / D - lo * lo + 1e-5);
     each(D, [&](long d, int, auto kind) {
       auto x_hat = ((load(x + d, kind) - m) - lo) * r;
       store(y + d, x_hat * load(gamma + d, kind) + load(beta + d, kind), stream);
@@ -97,21 +104,23 @@ extern "C" void backward(const float *dy, const float *x, const float *gamma, co
   float *gain = (float *)aligned_alloc(64, 12 * lines), *some[] = {gain + lines, gain + 2 * lines};
   for (long d = 0; d < D; d++) gain[d] = gamma[d], some[0][d] = some[1][d] = 0;
   Sum gains;
-  each(D, [&](long d, int k, auto kind) { gains.add(k, load(gain + d, kind)); });
+  each(D, [&](long d, int k, auto kind) { gains.add(k, load(gain + d, kind)); }, gains);
   for (long n = 0; n < N; n++, dy += D, x += D, dx += D) {
     float m = mean[n], lo = mean_lo[n], r = rstd[n];
-    float c = dy[0] * (gains.total() / D); // a constant near the mean of gamma * dy
+    Sum sum, g_sum, g_xc;
+    each(D, [&](long d, int k, auto kind) { sum.add(k, load(dy + d, kind)); }, sum);
+    float c = sum.total / D * (gains.total / D); // about the mean of gamma * dy
     auto g = [&](long d, auto kind) { return load(gain + d, kind) * load(dy + d, kind) - c; };
     auto xc = [&](long d, auto kind) { return (load(x + d, kind) - m) - lo; };
-    Sum g_sum, g_xc;
-    each(D, [&](long d, int k, auto kind) {
+    auto add_up = [&](long d, int k, auto kind) {
       g_sum.add(k, g(d, kind));
       g_xc.add(k, g(d, kind) * xc(d, kind));
       auto value = load(dy + d, kind), term = value * (xc(d, kind) * r);
       store(some[0] + d, load(some[0] + d, kind) + term, false);
       store(some[1] + d, load(some[1] + d, kind) + value, false);
-    });
-    float level = r * (g_sum.total() / D), slope = r * (r * (r * (g_xc.total() / D)));
+    };
+    each(D, add_up, g_sum, g_xc);
+    float level = r * (g_sum.total / D), slope = r * (r * (r * (g_xc.total / D)));
     each(D, [&](long d, int, auto kind) {
       store(dx + d, r * g(d, kind) - level - slope * xc(d, kind), stream);
     });
