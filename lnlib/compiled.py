@@ -49,8 +49,11 @@ def load(*flags):
         arrays = [isinstance(a, np.ndarray) for a in arguments]
         if not all(a.flags.c_contiguous for a, is_array in zip(arguments, arrays) if is_array):
             raise ValueError(f"the arrays of {name} must be C-contiguous")
-        given = zip(arguments, arrays)
-        library[name](*(a.ctypes if is_array else ctypes.c_long(int(a)) for a, is_array in given))
+        given = [
+            ctypes.c_void_p(a.ctypes.data) if is_array else ctypes.c_long(int(a))
+            for a, is_array in zip(arguments, arrays)
+        ]
+        getattr(library, name)(*given)
 
     return call
 
