@@ -448,18 +448,3 @@ def verdicts(caught, rows, columns):
     fig.suptitle("Which check catches which bug?", weight="bold", x=0.02, ha="left")
     fig.legend(loc="upper left", bbox_to_anchor=(0.01, 0.9), fontsize=13.5)
     return fig, ax
-
-
-def stacked_bars(parts, xlabel):
-    """Draw where the time goes: a horizontal bar for each of parts, {name: three times}."""
-    causes = ("fresh pages", "memory", "loops, in cache")
-    fig, ax = plt.subplots(figsize=(8.6, 0.5 * len(parts) + 1.6))
-    names, left = list(parts)[::-1], np.zeros(len(parts))
-    for k, (cause, color) in enumerate(zip(causes, (RED, BLUE, SKY))):
-        widths = np.array([parts[name][k] for name in names])
-        ax.barh(names, widths, left=left, color=color, label=cause)
-        left += widths
-    ax.set(xlabel=xlabel, title="Where does the time go?")
-    ax.grid(axis="y", visible=False)
-    fig.legend(loc="outside lower center", ncols=3)
-    return fig, ax

@@ -283,6 +283,12 @@ def test_traffic_by_hand(steps, pages, moved):
     assert traffic([page_step(*s) for s in steps], pages * PAGE) == moved * PAGE
 
 
+def test_a_page_that_is_written_is_read_first_if_asked():
+    steps = [page_step([1], [2]), page_step([2], [2])]  # a copy, then in place
+    assert traffic(steps, 2 * PAGE) == 2 * PAGE
+    assert traffic(steps, 2 * PAGE, write_allocate=True) == 3 * PAGE
+
+
 @pytest.mark.parametrize("form", textbook.FORMS)
 def test_textbook_forms_are_right(form):
     dy, x, gamma, beta = data((6, 9))
