@@ -59,19 +59,19 @@ def _wrong_dx(name, forgets):
     return register
 
 
-def _mean_along_rows(a):
+def _mean_of_row(a):
     """Return the mean of each row of a, (..., D), in shape (..., 1)."""
     return a.mean(axis=-1, keepdims=True)
 
 
 @_wrong_dx("no mean term", "that every x moves the mean")
 def no_mean_term(dy, g, x_hat, rstd, gamma):
-    return rstd * (g - x_hat * _mean_along_rows(g * x_hat))
+    return rstd * (g - x_hat * _mean_of_row(g * x_hat))
 
 
 @_wrong_dx("no projection term", "that every x moves the variance")
 def no_projection_term(dy, g, x_hat, rstd, gamma):
-    return rstd * (g - _mean_along_rows(g))
+    return rstd * (g - _mean_of_row(g))
 
 
 @_wrong_dx("statistics constant", "that mean and variance depend on x at all")
@@ -81,51 +81,49 @@ def statistics_constant(dy, g, x_hat, rstd, gamma):
 
 @_wrong_dx("gamma outside the means", "that gamma differs from entry to entry, inside the means")
 def gamma_outside_means(dy, g, x_hat, rstd, gamma):
-    return gamma * rstd * (dy - _mean_along_rows(dy) - x_hat * _mean_along_rows(dy * x_hat))
+    return gamma * rstd * (dy - _mean_of_row(dy) - x_hat * _mean_of_row(dy * x_hat))
 
 
 @_wrong_dx("no gamma", "that y is gamma times x_hat")
 def no_gamma(dy, g, x_hat, rstd, gamma):
-    return rstd * (dy - _mean_along_rows(dy) - x_hat * _mean_along_rows(dy * x_hat))
+    return rstd * (dy - _mean_of_row(dy) - x_hat * _mean_of_row(dy * x_hat))
 
 
 @_wrong_dx("sign of the projection", "the minus of d(1/std) = -d(std)/std**2")
 def sign_of_projection(dy, g, x_hat, rstd, gamma):
-    return rstd * (g - _mean_along_rows(g) + x_hat * _mean_along_rows(g * x_hat))
+    return rstd * (g - _mean_of_row(g) + x_hat * _mean_of_row(g * x_hat))
 
 
 @_wrong_dx("no half in dvar", "the 1/2 of the square root's derivative")
 def no_half_in_dvar(dy, g, x_hat, rstd, gamma):
-    return rstd * (g - _mean_along_rows(g) - 2 * x_hat * _mean_along_rows(g * x_hat))
+    return rstd * (g - _mean_of_row(g) - 2 * x_hat * _mean_of_row(g * x_hat))
 
 
 @_wrong_dx("sums not divided by D", "the 1/D of the variance's mean")
 def sums_not_divided(dy, g, x_hat, rstd, gamma):
-    return rstd * (g - _mean_along_rows(g) - x_hat * np.sum(g * x_hat, axis=-1, keepdims=True))
+    return rstd * (g - _mean_of_row(g) - x_hat * np.sum(g * x_hat, axis=-1, keepdims=True))
 
 
 @_wrong_dx("ddof = 1", "that the layer divides by D, not by D - 1")
 def ddof_one(dy, g, x_hat, rstd, gamma):
     D = g.shape[-1]
-    return rstd * (
-        g - _mean_along_rows(g) - x_hat * _mean_along_rows(g * x_hat) * D / max(D - 1, 1)
-    )
+    return rstd * (g - _mean_of_row(g) - x_hat * _mean_of_row(g * x_hat) * D / max(D - 1, 1))
 
 
 @_wrong_dx("eps outside the root", "where eps stands: sqrt(var + eps), not sqrt(var) + eps")
 def eps_outside_root(dy, g, x_hat, rstd, gamma, eps=1e-5):
     std = np.sqrt(np.maximum(1 / rstd**2 - eps, 0))
-    return (g - _mean_along_rows(g) - x_hat * _mean_along_rows(g * x_hat)) / (std + eps)
+    return (g - _mean_of_row(g) - x_hat * _mean_of_row(g * x_hat)) / (std + eps)
 
 
 @_wrong_dx("rstd squared", "that rstd is already the reciprocal, and enters once")
 def rstd_squared(dy, g, x_hat, rstd, gamma):
-    return rstd**2 * (g - _mean_along_rows(g) - x_hat * _mean_along_rows(g * x_hat))
+    return rstd**2 * (g - _mean_of_row(g) - x_hat * _mean_of_row(g * x_hat))
 
 
 @_wrong_dx("no rstd", "that x_hat is x divided by the standard deviation")
 def no_rstd(dy, g, x_hat, rstd, gamma):
-    return g - _mean_along_rows(g) - x_hat * _mean_along_rows(g * x_hat)
+    return g - _mean_of_row(g) - x_hat * _mean_of_row(g * x_hat)
 
 
 @_wrong_dx("wrong axis", "that the statistics belong to a row, not to a column")

@@ -250,17 +250,21 @@ class _Probe:
         for name, array in zip(("x", "gamma", "beta"), arrays):
             if array.dtype.kind not in "fiu":
                 raise TypeError(f"{name} must be real, got dtype {array.dtype}")
-        dims = [a.shape for a in arrays]
+        dims = self.shapes = [a.shape for a in arrays]
         if 0 in dims[0] or not dims[0][-1:] == dims[1] == dims[2] != ():
             raise ValueError(f"x, gamma, beta must be (..., D), (D,), (D,), not empty, got {dims}")
-        self.forward, self.shapes = forward, dims
         self.starts = np.cumsum([0, arrays[0].size, arrays[1].size])
         self.point = np.concatenate(arrays, axis=None, dtype=np.float64)
-        self.gradient, self.problems = np.zeros_like(self.point), {}
-        # not the stream of a caller's default_rng(seed)
-        self.rng = np.random.default_rng([seed, 2016])
-        y, cache = forward(*self.arrays(self.point.copy()))  # forward or backward may write
-        y, shape = np.array(y), dims[0]
+        self.rng = np.random.default_rng([seed, 2016])  # not a caller's default_rng(seed)
+        self.forward, self.gradient, self.problems = forward, np.zeros_like(self.point), {}
+        returned = self._run(backward)
+        self.unjudged = _not_analytic(self) if method == "complex" else {}
+        self._keep(returned)
+
+    def _run(self, backward):
+        """Run both passes, on copies; return what backward returned."""
+        y, cache = self.forward(*self.arrays(self.point.copy()))
+        y, shape = np.array(y), self.shapes[0]
         if y.shape != shape:
             raise ValueError(f"forward must return y in the shape of x, {shape}, got {y.shape}")
         self.y0, held = y, _held(y, self.point)
@@ -271,7 +275,10 @@ class _Probe:
         returned = backward(self.dy.copy(), cache)
         if not isinstance(returned, tuple | list) or len(returned) != 3:
             raise ValueError(f"backward must return dx, dgamma, dbeta, got {returned!r:.60}")
-        self.unjudged = _not_analytic(self) if method == "complex" else {}
+        return returned
+
+    def _keep(self, returned):
+        """Keep the gradients that can be compared."""
         for name, value, part in zip(_NAMES, returned, self.arrays(self.gradient)):
             d = np.asarray(value)
             if d.shape != part.shape or d.dtype.kind not in "fiu":
@@ -400,27 +407,36 @@ def _settled(coarse, middle, fine):
 def _ridders(slopes, near, within):
     """Return the best of Neville's extrapolations in step**2, and the rounding in its error.
 
-    Its error is the distance from the two numbers that it was made of, and their rounding. It is
-    larger for what lies further from near than within: large steps may agree by chance.
+    Each is made of two numbers, from longer steps and from shorter ones. Its error is the distance
+    from both, and their rounding. It is larger for what lies further from near than within: large
+    steps may agree by chance.
     """
-    best, rounding, above, steps = _Slope(np.nan, np.inf, np.nan), np.inf, [], []
-    slopes, excess = [slope for slope in slopes if np.isfinite(slope).all()], 1
-    if len(slopes) > 2:  # do the last two differ by more than truncation and rounding explain?
-        long, middle, short = slopes[-3:]
-        truncation = 4 * abs(long.value - middle.value) * (middle.step / long.step) ** 2
-        excess = max(excess, (abs(middle.value - short.value) - truncation) / short.error)
-    for slope in slopes:
-        steps, row = [slope.step, *steps], [(slope.value, excess * slope.error)]
-        for (coarse, coarse_noise), longer in zip(above, steps[1:]):
-            (fine, noise), ratio = row[-1], (longer / slope.step) ** 2 - 1
-            value, noise = fine + (fine - coarse) / ratio, noise + (noise + coarse_noise) / ratio
-            error = max(abs(value - fine), abs(value - coarse)) + noise
-            error = max(error, abs(value - near) - within)
-            if error < best.error:
-                best, rounding = _Slope(value, error, slope.size), noise
-            row.append((value, noise))
-        above = row
+    slopes = [slope for slope in slopes if np.isfinite(slope).all()]
+    best, rounding = _Slope(np.nan, np.inf, np.nan), np.inf
+    values, noise, sizes, steps = np.reshape(slopes, (-1, len(_Slope._fields)))[:, :4].T
+    noise = noise * _excess(slopes)
+    for k in range(1, len(slopes)):
+        coarse, fine, ratio = values[:-1], values[1:], (steps[:-k] / steps[k:]) ** 2 - 1
+        values = fine + (fine - coarse) / ratio
+        noise = noise[1:] + (noise[1:] + noise[:-1]) / ratio
+        errors = np.maximum(np.abs(values - fine), np.abs(values - coarse)) + noise
+        errors = np.fmax(errors, np.abs(values - near) - within)
+        i = np.argmin(np.nan_to_num(errors, nan=np.inf))
+        if errors[i] < best.error:
+            best, rounding = _Slope(values[i], errors[i], sizes[i + k]), noise[i]
     return best, rounding
+
+
+def _excess(slopes):
+    """Return the factor by which the last two slopes differ more than can be explained, or 1.
+
+    Truncation explains a part, by the two slopes before, and the error of the last one another.
+    """
+    if len(slopes) < 3:
+        return 1
+    long, middle, short = slopes[-3:]
+    truncation = 4 * abs(long.value - middle.value) * (middle.step / long.step) ** 2
+    return max(1, (abs(middle.value - short.value) - truncation) / short.error)
 
 
 def _move(d, rng):

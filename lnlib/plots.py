@@ -179,13 +179,19 @@ GRAPH = {
     "y": ((8.4, 2), "y"),
 }
 ARROWS = "x-mean x-xc mean-xc xc-var var-rstd rstd-x_hat xc-x_hat x_hat-y gamma-y beta-y".split()
+OF_THE_ROW = {"mean", "var", "rstd"}  # one number for the whole row
 
 
-def computation_graph(title, nodes=None, edges=None):
-    """Draw the graph of y, with numbers in its nodes and texts at its edges ("x-mean") if given.
+def line_of(*names):
+    """Return the colour and the style of a node's edge, or of an arrow between two nodes.
 
     What the row shares, red, is dashed for those who see no colours.
     """
+    return (RED, (0, (3, 1.2))) if OF_THE_ROW.intersection(names) else (BLUE, "-")
+
+
+def computation_graph(title, nodes=None, edges=None):
+    """Draw the graph of y, with numbers in its nodes and texts at its edges ("x-mean") if given."""
     fig, ax = plt.subplots(figsize=(7.2, 5 if nodes else 3.2))
     patches = {}
     for name, (place, symbol) in GRAPH.items():
@@ -200,10 +206,9 @@ def computation_graph(title, nodes=None, edges=None):
         patches[name] = box.get_bbox_patch()
     for arrow in ARROWS:
         start, end = arrow.split("-")
-        shared = {"mean", "var", "rstd"} & {start, end}
-        style = {"arrowstyle": "-|>", "lw": 2.5, "shrinkA": 3, "shrinkB": 3}
-        style |= {"patchA": patches[start], "patchB": patches[end]}
-        style |= {"color": RED, "ls": (0, (3, 1.2))} if shared else {"color": BLUE}
+        color, line = line_of(start, end)
+        style = {"arrowstyle": "-|>", "lw": 2.5, "color": color, "ls": line, "shrinkA": 3}
+        style |= {"shrinkB": 3, "patchA": patches[start], "patchB": patches[end]}
         start, end = np.array(GRAPH[start][0]), np.array(GRAPH[end][0])
         ax.annotate("", end, start, arrowprops=style)
         if edges:
@@ -232,6 +237,7 @@ def sharing_a_mean():
         ):
             ax.text(*place, axis, fontsize=20)
         ax.set_title(name, loc="center")
+    fig.suptitle("Which numbers share one mean?", weight="bold", x=0.02, ha="left")
     return fig, axes
 
 
@@ -354,6 +360,7 @@ def losing_two_parts(x_hat, g, dx, alt):
     head += line("#c9d2dc", 2, *corners) + line(ink, 2, *x_hat, x_hat[0])
     head += arrow(grey, 2, -0.45 * up, 2.95 * up) + word("axis of ones", (332, 52), grey)
     head += word("plane of the rows with mean 0", (20, 446), grey)
+    head += '<text x="470" y="37" font-weight="bold">What is left of g?</text>'
     legend = {"g": RED, "g &#8722; mean(g)": BLUE, "dx / rstd": GREEN, "what g loses": grey}
     for k, (text, color) in enumerate(legend.items()):
         dash = 'stroke-dasharray="5 4"' * (color == grey)

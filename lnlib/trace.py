@@ -175,7 +175,7 @@ def _watch(name, call, args, kwargs):
 
 def _record(name, flops, reads, writes):
     if _steps is not None:
-        _steps.append(Step(name, int(flops), _ranges(reads), _ranges(writes)))
+        _steps.append(Step(name, int(flops), _byte_ranges(reads), _byte_ranges(writes)))
 
 
 def _ufunc_flops(ufunc, method, inputs, options, result):
@@ -217,7 +217,7 @@ def _as(kind, value):
     return value
 
 
-def _ranges(value):
+def _byte_ranges(value):
     """Return address and size of what the arrays in value span, overlaps once: x == x[:, :1]."""
     ranges = []
     bounds = (np.lib.array_utils.byte_bounds(a) for a in _arrays(value) if a.size)

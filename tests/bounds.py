@@ -9,12 +9,13 @@ import re
 import numpy as np
 
 from lnlib import blocked
-from lnlib.gpu import instances
+from lnlib.gpu import dispatch
 
 U = 2.0**-24  # a float32 operation is off by at most U of its result
 SECOND_ORDER = 1.01  # covers products of two small numbers
-# OpenBLAS with AVX2 adds a strip up in 32 lanes; what is left of the last 32 one after the other.
-BLAS = blocked.STRIP // 32 + 5 + 31
+# OpenBLAS with AVX2 adds up squares in 32 lanes, and what is left of the last 32 one after the
+# other. It adds up several rows in 8 lanes, in strips of half the length, which is less deep.
+BLAS = 2 * blocked.STRIP // 32 + 5 + 31
 
 
 def pairwise_depth(D):
@@ -31,10 +32,10 @@ def kernel_depth(D):
     """Return the depth of the kernels' sums: a thread's vectors, a vector, a warp, a block."""
     depths = []
     for kernel in ("forward", "backward"):
-        name = instances.configuration(kernel, D, 4 if D % 4 == 0 else 1).expression
-        threads, *more, width = map(
-            int, re.findall(r"\d+", name.split("<")[1])[: 2 + ("looping" not in name)]
-        )
+        name = dispatch.choose(kernel, D, 4 if D % 4 == 0 else 1).expression
+        held = "looping" not in name and "columns" not in name
+        numbers = map(int, re.findall(r"\d+", name.split("<")[1])[: 2 + held])
+        threads, *more, width = numbers
         vectors = more[0] if more else -(-D // (width * threads))
         depths.append(vectors + width.bit_length() - 1 + threads.bit_length() - 1)
     return max(depths)

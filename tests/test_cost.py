@@ -6,30 +6,26 @@ import tracemalloc
 
 import numpy as np
 import pytest
+from layers import LAYERS, Layer, data
 from oracle import norm_wise, oracle
-from test_layernorm import data
 
 from lnlib import bench, blocked, cost, layernorm, textbook
 from lnlib.trace import MAKERS, PAGE, Step, trace, traffic
 
-PASSES = {
-    "textbook": textbook.FORMS["means"],
-    "reference": (layernorm.layer_norm_forward, layernorm.layer_norm_backward),
-    "blocked": (blocked.layer_norm_forward, blocked.layer_norm_backward),
-}
+VARIANTS = "textbook", "reference", "blocked"
 SHAPES = [(4096, 256), (2000, 768), (3000, 1024)]
 
 
 def traced_passes(variant, N, D, dtype=np.float32):
     dy, x, gamma, beta = data((N, D), dtype)
-    forward, backward = PASSES[variant]
-    (_, cache), first = trace(forward, x, gamma, beta)
-    _, second = trace(lambda dy: backward(dy, cache), dy)
+    layer = LAYERS[variant]
+    (_, cache), first = trace(layer.forward, x, gamma, beta)
+    _, second = trace(lambda dy: layer.backward(dy, cache), dy)
     return {"forward": first, "backward": second}
 
 
 @pytest.mark.parametrize("N, D", SHAPES)
-@pytest.mark.parametrize("variant", PASSES)
+@pytest.mark.parametrize("variant", VARIANTS)
 def test_flops_are_those_that_run(variant, N, D):
     for direction, steps in traced_passes(variant, N, D).items():
         rest = sum(step.flops for step in steps) - cost.cost(variant, direction, N, D).flops
@@ -50,10 +46,10 @@ def test_bytes_are_the_operands_of_what_runs(variant, N, D):
 @pytest.mark.parametrize("N, D", SHAPES)
 def test_bytes_of_the_blocked_layer_are_what_a_small_cache_lets_through(N, D):
     buffer = 4 * D * blocked.rows_per_block(N, D)
-    for (direction, steps), buffers in zip(traced_passes("blocked", N, D).items(), (1, 3)):
+    for (direction, steps), buffers in zip(traced_passes("blocked", N, D).items(), (1, 2)):
         predicted = cost.cost("blocked", direction, N, D).moved
         assert predicted < traffic(steps, 8 * 2**20) < 1.1 * (predicted + buffers * buffer)
-        assert traffic(steps, 2**20) > 3 * predicted  # a cache that is too small
+        assert traffic(steps, 2**19) > 3 * predicted  # a cache that is too small
 
 
 def peak_of(function, *args, **kwargs):
@@ -70,17 +66,16 @@ ELIDES = PEAK < 12 * 2**20  # NumPy wrote over its temporary
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 @pytest.mark.parametrize("N, D", SHAPES)
-@pytest.mark.parametrize("variant", PASSES)
+@pytest.mark.parametrize("variant", VARIANTS)
 def test_peak_memory(variant, N, D, dtype):
     dy, x, gamma, beta = data((N, D), dtype)
-    forward, backward = PASSES[variant]
     for out in (False, True) if variant == "blocked" else (False,):
         options = {"out": np.empty_like(x)} if out else {}
-        (_, cache), first = peak_of(forward, x, gamma, beta, **options)
-        _, second = peak_of(backward, dy, cache, **options)
+        (_, cache), first = peak_of(LAYERS[variant].forward, x, gamma, beta, **options)
+        _, second = peak_of(LAYERS[variant].backward, dy, cache, **options)
         for direction, peak in (("forward", first), ("backward", second)):
             predicted = cost.cost(variant, direction, N, D, dtype, out=out, elides=ELIDES).peak
-            assert peak == pytest.approx(predicted, rel=0.05)
+            assert peak == pytest.approx(predicted, rel=0.05, abs=0.02 * x.nbytes)
 
 
 def test_a_plain_kernel_does_the_flops_of_the_fused_one():
@@ -291,9 +286,8 @@ def test_traffic_by_hand(steps, pages, moved):
 @pytest.mark.parametrize("form", textbook.FORMS)
 def test_textbook_forms_are_right(form):
     dy, x, gamma, beta = data((6, 9))
-    forward, backward = textbook.FORMS[form]
-    y, cache = forward(x.reshape(2, 3, 9), gamma, beta)
-    got = y, *backward(dy.reshape(2, 3, 9), cache)
+    layer = Layer(form, *textbook.FORMS[form])
+    got = layer.both(dy.reshape(2, 3, 9), x.reshape(2, 3, 9), gamma, beta)
     for a, b in zip(got, oracle(dy, x, gamma, beta)):
         assert norm_wise(a.reshape(b.shape), b) < 1e-14
 
@@ -303,3 +297,9 @@ def test_medians_of_a_slow_and_a_fast_function():
     slow = functools.partial(np.linalg.svd, np.ones((60, 60)))
     times = bench.medians({"slow": slow, "fast": lambda: calls.append(1)}, seconds=0)
     assert 0 < times["fast"] < times["slow"] / 300 and len(calls) > 100
+
+
+def test_an_operand_within_another_is_read_once():
+    x = np.ones((4, 8))
+    (step,) = trace(lambda x: x == x[:, 3:4], x)[1]
+    assert sum(size for _, size in step.reads) == x.nbytes

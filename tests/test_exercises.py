@@ -18,20 +18,19 @@ from answers import (
     ASKED,
     LESSONS,
     SOLVED,
-    cells_of,
-    changed,
+    altered,
     expect,
     function,
     named,
     parts,
     spoken,
 )
-from execute_notebooks import solutions
+from execute_notebooks import cells_of, solutions
 from wrong_answers.functions import WRONG
 
 from lnlib.bugs import BUGS, SEEN
-from lnlib.checker import NotChecked, Score, edited, edits, guard
-from lnlib.checker.describe import close, differing_digits
+from lnlib.checker import NotChecked, Score, Terms, edited, edits, guard
+from lnlib.checker.describe import close, describe, differing_digits
 from lnlib.checker.edits import source_of_function
 from lnlib.exercises import EXERCISES, check, inputs
 from lnlib.exercises.data import SLIPS
@@ -95,7 +94,7 @@ def test_text_of_the_exercise_is_true(name):
 
 @pytest.mark.parametrize("name, old, new, words", WRONG)
 def test_wrong_answer_is_diagnosed(name, old, new, words):
-    expect(check(changed(name, (old, new))), "wrong", words)
+    expect(check(altered(name, (old, new))), "wrong", words)
 
 
 def replayed(function, cases, **number):
@@ -167,6 +166,9 @@ TOLD = [  # (exercise, what the learner writes, where R is the right answer, wha
     ("backward_by_hand", "return None, ..., None", "not done yet"),
     ("seconds_at_least", "return np.stack(R({given}))", "seconds_at_least: right Tried"),
     ("columns_of", "return tuple(R({given}))", "columns_of: right Tried"),
+    ("prenorm_backward", "return 3 * cache.gamma * dz, *R({given})[1:]", "3 * cache.gamma * dz."),
+    ("dual_derivative", "return 2 * R({given})", "right, but for a factor: 2 times what is"),
+    ("cost_of_one_pass", "f, n = R({given}); return f + 1, n + D % 256", "pass(2048, 256, 4)"),
     ("tokens_that_fit", "return [np.uint8(3), R({given})[1]]", "with_rows: right."),
     ("forward_by_hand", f"{CENTRED}; return xc, xc * r, r[..., 0]", f"x_hat: {DDOF}"),
     ("forward_by_hand", f"{CENTRED}; return beta, xc, r[..., 0]", f"{DDOF} Also: an axis of"),
@@ -446,6 +448,14 @@ def test_verdicts_say_what_differs(returned):
     body = f"(dx, a, b), g, N = R({{given}}), gamma * dy, rstd.size; return {returned}"
     answer = named("backward_by_hand", body, np=np, R=EXERCISES["backward_by_hand"].right)
     assert DIFFERS[returned] in spoken(check(answer))
+
+
+def test_a_sum_that_lost_digits_is_no_other_sum():
+    a, b = 1e8 + np.array([1.0, 2.0, -5.0]), np.full(3, 1e8)
+    mine, right = a - b + [1e-3, -2e-3, 0], a - b
+    terms = Terms("1", "a; b")
+    text = describe("d", [mine], [right], ["three"], 1e-9, terms, [{"a": a, "b": b}])
+    assert text.startswith("for three (shape (3,)) the largest error is at d[1]")
 
 
 def test_the_museum_knows_what_was_seen():

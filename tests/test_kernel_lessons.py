@@ -2,16 +2,15 @@
 
 import re
 
-import nbformat
 import numpy as np
 import pytest
-from execute_notebooks import NOTEBOOKS
+from execute_notebooks import NOTEBOOKS, cells_of
 from test_gpu import needs_nvrtc
 
 from lnlib import gpu
 
 PATHS = sorted(NOTEBOOKS.glob("0[89]_*.ipynb"))
-CELLS = [cell for path in PATHS for cell in nbformat.read(path, as_version=4).cells]
+CELLS = [cell for path in PATHS for cell in cells_of(path)]
 TEXT = "\n".join(cell.source for cell in CELLS if cell.cell_type == "markdown")
 PRINTED = "".join(o.get("text", "") for cell in CELLS for o in cell.get("outputs", []))
 
@@ -39,7 +38,7 @@ def test_listings_are_of_functions():
 
 def test_several_groups_are_of_one_warp_each():
     """block_sum has no slots for groups: two of two warps each would mix their sums."""
-    arguments = {f"p{k}": 1 for k in range(10)}
+    arguments = {f"p{k}": 1 for k in range(11)}
     launch = gpu.Launch(gpu.read_source(), "backward<64, 4, 4, 2, 1>", 1, 128, arguments)
     with pytest.raises(gpu.EmulationError, match="block_sum knows one group, or groups of one"):
         gpu.emulate(launch)
@@ -48,7 +47,7 @@ def test_several_groups_are_of_one_warp_each():
 @needs_nvrtc
 @pytest.mark.parametrize("arch", ["sm_75", "sm_90"])
 def test_by_default_a_product_and_a_difference_are_fused(arch):
-    """Without leave to do so, only fmaf is: 32 fewer instructions, one for each entry."""
+    """Without leave to do so, only fmaf is: one instruction for each of 32 entries."""
     from cupy.cuda import nvrtc
 
     def fused_instructions(source, *options):
@@ -65,7 +64,8 @@ def test_by_default_a_product_and_a_difference_are_fused(arch):
     assert fused.count(old) == 1
     apart = fused.replace(old, new)
     assert fused_instructions(fused) == fused_instructions(apart) > 32
-    assert fused_instructions(fused, "-fmad=false") == 32 + fused_instructions(apart, "-fmad=false")
+    counted = [fused_instructions(source, "-fmad=false") for source in (fused, apart)]
+    assert counted[1] == 0 and counted[0] in (32, 64)  # 64: the loop stands there twice
 
 
 @needs_nvrtc
@@ -93,25 +93,25 @@ def test_predicted_speeds_follow_from_what_is_printed():
     line = r"^(\w+) +(\d+): .* in step ([\d.]+) to [\d.]+ of a copy, out of step up to ([\d.]+)$"
     found = re.findall(line, PRINTED, flags=re.M)
     printed = {name: (int(D), float(least), float(most)) for name, D, least, most in found}
-    assert bands["backward", 4096][1] == printed["T4"][1:] and printed["T4"][0] == 4096
+    assert printed["T4"][0] == 8192
     assert {printed["H100"][0], printed["H200"][0]} == {16384}
     assert bands["backward", 16384][0] == printed["H200"][1:]
     (counted,) = re.findall(r"^backward_looping +([\d. ]+)$", PRINTED, flags=re.M)
     x, dy, _, dx, _, sums = map(float, counted.split())
-    assert x + dy + dx == 6 * 4 and sums >= 4 * 4
-    assert bands["backward", 16384][1][1] <= 3 / (6 + 4)
+    assert x + dy + dx == 5 * 4 and sums < 4
+    assert bands["backward", 16384][1][1] <= 3 / 5
     assert bands["backward", 4096][0][1] <= 12 / 13
 
 
 def test_what_is_held():
-    row = r"^(T4|H100, H200) +(\w+)(<[\d, ]+>) +(\d+) +\d+ +0 +(\d+) "
+    row = r"^(T4|H100, H200) +(\w+)(<[\w, ]+>) +(\d+) +\d+ +0 +(\d+) "
     held = {}
     for gpu_name, kernel, instance, D, blocks in re.findall(row, PRINTED, flags=re.M):
         held.setdefault((gpu_name, int(D)), []).append((kernel, instance, int(blocks)))
-    assert [blocks for _, _, blocks in held["T4", 4096]] == [7, 1]
-    assert [blocks for _, _, blocks in held["H100, H200", 4096]] == [9, 4]
-    assert held["T4", 16384][1][0] == "backward_looping"
-    assert held["T4", 1024][1] == ("backward", "<32, 8, 4, 8, 1>", 1)  # one warp a row
+    assert [blocks for _, _, blocks in held["T4", 4096]] == [8, 2]
+    assert [blocks for _, _, blocks in held["H100, H200", 4096]] == [8, 4]
+    assert held["T4", 16384][1][0] == "backward_columns"
+    assert held["T4", 1024][1] == ("backward", "<128, 2, 4, 1, 8, IN_REGISTERS>", 8)
 
 
 @needs_nvrtc
@@ -121,6 +121,6 @@ def test_what_is_lost():
 
     ours = {D: backward("sm_90", D) for D in (1024, 4096, 16384)}
     assert {D: 16 * ours[D].blocks * D / 2**25 for D in (4096, 16384)} == {4096: 1, 16384: 1}
-    assert round(16 * backward("sm_75", 4096).blocks * 4096 / 2**25, 1) == 0.8
+    assert round(16 * backward("sm_75", 4096).blocks * 4096 / 2**25, 1) == 0.9
     for D in (1024, 4096):  # all blocks, or nearly, of each round
         assert ours[D].waves / -(-ours[D].waves // 1) > 0.9

@@ -1,11 +1,12 @@
 """Compare a learner's results with the right ones and with those of the known mistakes."""
 
 import contextlib
+import functools
 import inspect
 
 import numpy as np
 
-from .describe import close, describe, keepdims_problem, where_wrong
+from .describe import close, describe, joined, keepdims_problem, where_wrong
 
 RIGHT, NOT_DONE = "right.", "not done yet."
 
@@ -74,61 +75,60 @@ def compare(exercise, cases, results):
     first : int
         The first case in which something is not right.
     """
+    names = exercise.outputs
 
     def run(function):
-        """Return, for each output, its value in every case."""
-        returned = (function(*arguments) for arguments in cases.values())
-        return list(zip(*(values_of(one, exercise.outputs) for one in returned), strict=True))
+        """Return {output: its value in every case}."""
+        returned = [values_of(function(*arguments), names) for arguments in cases.values()]
+        return dict(zip(names, zip(*returned)))
 
-    right, mine = run(exercise.expected or exercise.right), list(zip(*results))
-    done = [not any(value is None for value in values) for values in mine]
-    wrong = [
-        where_wrong(a, b, exercise.rtol) if there else [] for there, a, b in zip(done, mine, right)
-    ]
-    known = _known_mistakes(exercise, run, mine, wrong) if any(wrong) else []
-    remarks, first = {}, [bad[0] for bad in wrong if bad]
-    for k, output in enumerate(exercise.outputs):
-        if wrong[k]:
-            remarks[output] = _what_is_wrong(k, exercise, cases, mine, right, known, wrong)
-        elif done[k]:
-            same_type = exercise.prepare or not _type_problem(mine[k], right[k])
-            remarks[output] = RIGHT if same_type else _type_problem(mine[k], right[k])
-        elif all(value is None for value in mine[k]):
-            remarks[output] = NOT_DONE
+    mine, right = dict(zip(names, zip(*results))), run(exercise.expected or exercise.right)
+    missing = {name: [i for i, a in enumerate(mine[name]) if a is None] for name in names}
+    wrong = {
+        name: [] if missing[name] else where_wrong(mine[name], right[name], exercise.rtol)
+        for name in names
+    }
+    known = _known_mistakes(exercise, run, mine, wrong) if any(wrong.values()) else []
+    remarks, first = {}, [bad[0] for bad in wrong.values() if bad]
+    for name in names:
+        if len(missing[name]) == len(cases):
+            remarks[name] = NOT_DONE
+        elif missing[name]:
+            first.append(missing[name][0])
+            remarks[name] = f"nothing for {list(cases)[first[-1]]}: is a return missing?"
+        elif wrong[name]:
+            remarks[name] = _what_is_wrong(name, exercise, cases, mine, right, known, wrong)
         else:
-            first.append(next(i for i, value in enumerate(mine[k]) if value is None))
-            remarks[output] = f"nothing for {list(cases)[first[-1]]}: is a return missing?"
+            remarks[name] = _type_problem(exercise, mine[name], right[name]) or RIGHT
     return remarks, min(first, default=0)
 
 
 def _known_mistakes(exercise, run, mine, wrong):
-    """Return [(what is wrong, the outputs of who does that)]."""
+    """Return [(what is wrong, {output: what who does that gets in every case})]."""
     known = []
     for text, mistake in exercise.mistakes:
         with contextlib.suppress(Exception):  # some inputs stop some mistakes
             if "{}" not in text:
                 known.append((text, run(mistake)))
                 continue
-            for k, bad in enumerate(wrong):
-                number = _fitted_number(mistake, run, k, mine[k]) if bad else None
-                if number:
-                    theirs = run(lambda *a, f=mistake, c=number: f(*a, number=c))
+            for name in filter(wrong.get, wrong):
+                if number := _fitted_number(mistake, run, name, mine[name]):
+                    theirs = run(functools.partial(mistake, number=number))
                     known.append((text.format(f"{number:.3g}".replace("e-0", "e-")), theirs))
                     break
     return known
 
 
-def _fitted_number(mistake, run, k, mine):
-    """Return the number with which a mistake gives the learner's output k, or None.
+def _fitted_number(mistake, run, name, mine):
+    """Return the number with which a mistake gives the learner's output of that name, or None.
 
     The number is found by bisection, from the entry that changes most with it.
     """
 
     def output(number):
-        values = run(lambda *arguments: mistake(*arguments, number=number))[k]
-        return np.concatenate([value.ravel() for value in values])
+        return joined(run(functools.partial(mistake, number=number))[name])
 
-    target, low, high = np.concatenate([value.ravel() for value in mine]), 1e-16, 1e2
+    target, low, high = joined(mine), 1e-16, 1e2
     least, most = output(low), output(high)
     if target.size != least.size or not np.all(np.isfinite(target)):
         return None
@@ -142,27 +142,26 @@ def _fitted_number(mistake, run, k, mine):
     return low if close(output(low), target, 1e-6) else None
 
 
-def _what_is_wrong(k, exercise, cases, mine, right, known, wrong):
-    """Return what is wrong with output k: another output, a known mistake, or how it differs."""
-    text, theirs, whole = _known_mistake(k, mine, right, known, exercise.rtol)
-    for name, values, bad in zip(exercise.outputs, right, wrong):
-        if bad and not whole and not where_wrong(mine[k], values, exercise.rtol):
-            return f"this is what {name} should be; the order is {', '.join(exercise.outputs)}."
+def _what_is_wrong(name, exercise, cases, mine, right, known, wrong):
+    """Say what is wrong with an output: another output, a known mistake, or how it differs."""
+    text, theirs = _known_mistake(name, mine, right, known, exercise.rtol)
+    for other in filter(wrong.get, wrong):
+        if not where_wrong(mine[name], right[other], exercise.rtol):
+            return f"this is what {other} should be; the order is {', '.join(exercise.outputs)}."
     if text:
-        problem = keepdims_problem(mine[k][0], theirs[0])
+        problem = keepdims_problem(mine[name][0], theirs[0])
         return f"{text} Also: {problem}" if problem else text
-    names, others = inspect.signature(exercise.right).parameters, exercise.right.__globals__
-    arguments = [others | dict(zip(names, values)) for values in cases.values()]
+    parameters, others = inspect.signature(exercise.right).parameters, exercise.right.__globals__
+    arguments = [others | dict(zip(parameters, values)) for values in cases.values()]
     return describe(
-        exercise.outputs[k], mine[k], right[k], list(cases), exercise.rtol,
-        exercise.terms, arguments,
-    )  # fmt: skip
+        name, mine[name], right[name], list(cases), exercise.rtol, exercise.terms, arguments
+    )
 
 
-def _known_mistake(k, mine, right, known, rtol):
-    """Return the mistake that explains output k, its output, and whether it explains all outputs.
+def _known_mistake(name, mine, right, known, rtol):
+    """Return the mistake that explains an output, in words, and its values; or None, None.
 
-    Of several, the one that explains most outputs; None comes first if there is none.
+    Of several mistakes it is the one that explains most outputs.
     """
 
     def alike(some, others):
@@ -172,15 +171,17 @@ def _known_mistake(k, mine, right, known, rtol):
 
     best, most = (None, None), 0
     for text, theirs in known:
-        if alike(mine[k], theirs[k]) and not alike(theirs[k], right[k]):
-            explained = sum(map(alike, mine, theirs))
+        if alike(mine[name], theirs[name]) and not alike(theirs[name], right[name]):
+            explained = sum(alike(mine[output], theirs[output]) for output in mine)
             if explained > most:
-                best, most = (text, theirs[k]), explained
-    return *best, most == len(mine)
+                best, most = (text, theirs[name]), explained
+    return best
 
 
-def _type_problem(mine, right):
+def _type_problem(exercise, mine, right):
+    """Say if right numbers have another floating-point type than they should, or return None."""
     for a, b in zip(mine, right):
-        if a.dtype.kind in "fc" and b.dtype.kind in "fc" and a.dtype != b.dtype:
+        kinds = a.dtype.kind + b.dtype.kind
+        if not exercise.prepare and set(kinds) <= set("fc") and a.dtype != b.dtype:
             return f"right, but {a.dtype}; the input is {b.dtype}."
     return None

@@ -24,32 +24,32 @@ class Terms(NamedTuple):
         What a factor that differs from row to row points to.
     """
 
-    fronts: str
-    terms: str
+    fronts: str = ""
+    terms: str = ""
     names: dict = {}
     factors: dict = {}
     row_factor: str = "what a row is multiplied or divided by is not right."
 
-    def _namespace(self, known):
+    def evaluate(self, arguments):
+        """Return {front: {term: front * term}} and {words: factor}, all of them arrays.
+
+        Parameters
+        ----------
+        arguments : dict
+            The values of all names but `names`.
+        """
         rows = {"axis": -1, "keepdims": True}
-        known = {"mean": lambda a: np.mean(a, **rows), "sum": lambda a: np.sum(a, **rows)} | known
+        known = {"mean": lambda a: np.mean(a, **rows), "sum": lambda a: np.sum(a, **rows)}
+        known |= arguments
         for name, text in self.names.items():
             known[name] = eval(text, known)
-        return known
 
-    def sums(self, known):
-        """Return {front: {term: array}}; known: the values of all names but `names`."""
-        known = self._namespace(known)
-        fronts, terms = (
-            {text.strip(): eval(text.strip(), known) for text in texts.split(";")}
-            for texts in (self.fronts, self.terms)
-        )
-        return {front: {k: f * a for k, a in terms.items()} for front, f in fronts.items()}
+        def values(texts):
+            return {text.strip(): eval(text.strip(), known) for text in texts.split(";") if text}
 
-    def factors_of_rows(self, known):
-        """Return {words: array} for `factors`; known: as for `sums`."""
-        known = self._namespace(known)
-        return {words: eval(text, known) for words, text in self.factors.items()}
+        fronts, terms = values(self.fronts), values(self.terms)
+        sums = {front: {k: f * a for k, a in terms.items()} for front, f in fronts.items()}
+        return sums, {words: eval(text, known) for words, text in self.factors.items()}
 
 
 def close(a, b, rtol):
@@ -64,12 +64,17 @@ def close(a, b, rtol):
     return bool(np.all(agree))
 
 
+def joined(arrays):
+    """Return all entries of some arrays, one after the other."""
+    return np.concatenate([array.ravel() for array in arrays])
+
+
 def where_wrong(some, others, rtol):
     """Return the numbers of the cases in which two outputs are not close."""
     return [i for i, (a, b) in enumerate(zip(some, others)) if not close(a, b, rtol)]
 
 
-def describe(output, mine, right, labels, rtol, terms=None, known=()):
+def describe(output, mine, right, labels, rtol, terms, arguments):
     """Describe an output that is wrong.
 
     Parameters
@@ -81,26 +86,34 @@ def describe(output, mine, right, labels, rtol, terms=None, known=()):
     labels : list of str
         What is special about each case.
     rtol : float
-    terms : Terms, optional
-    known : list of dict
+    terms : Terms
+    arguments : list of dict
         For each case, the values of the names in terms.
 
     Returns
     -------
     str
     """
+    wrong = where_wrong(mine, right, rtol)
     if problem := _shape_problem(mine, right, labels):
         return problem
-    text, wrong = None, where_wrong(mine, right, rtol)
     if right[0].dtype != bool:
-        text = None if any(map(np.any, mine)) else "zero everywhere."
-        if right[0].ndim or not terms:  # of single numbers, a sum says more
-            text = text or terms and _as_named_factor(terms, known, mine, right, rtol)
-            if len(wrong) == len(mine):
-                text = text or _as_multiple(mine, right, labels, rtol)
-            text = text or _as_multiples_of_rows(terms, mine, right, rtol)
-        text = text or terms and _as_sum(terms, known, mine, right)
-    return text or _largest_error(output, mine, right, labels, wrong, rtol)
+        sums, factors = zip(*map(terms.evaluate, arguments))
+        for text in _causes(mine, right, labels, rtol, terms, sums, factors, len(wrong)):
+            if text:
+                return text
+    return _largest_error(output, mine, right, labels, wrong, rtol)
+
+
+def _causes(mine, right, labels, rtol, terms, sums, factors, wrong):
+    """Yield what the cause may be in words, the simplest first; None for what it is not."""
+    yield None if any(map(np.any, mine)) else "zero everywhere."
+    if right[0].ndim or not terms.terms:  # of single numbers, a sum says more
+        yield _as_named_factor(factors, mine, right, rtol)
+        if wrong == len(mine):
+            yield _as_multiple(mine, right, labels, rtol)
+        yield _as_multiples_of_rows(terms.row_factor, mine, right, rtol)
+    yield _as_sum(sums, mine, right)
 
 
 def _shape_problem(mine, right, labels):
@@ -129,10 +142,9 @@ def _factor(a, b, rtol):
     return factor if np.isfinite(factor) and close(a, factor * b, rtol) else np.nan
 
 
-def _as_named_factor(terms, known, mine, right, rtol):
+def _as_named_factor(factors, mine, right, rtol):
     """Say which of the exercise's factors the right output is multiplied by, or return None."""
-    factors = [terms.factors_of_rows(names) for names in known]
-    for words in terms.factors:
+    for words in factors[0]:
         with contextlib.suppress(ValueError):  # shapes that do not fit
             products = [b * values[words] for b, values in zip(right, factors)]
             if not where_wrong(mine, products, rtol) and where_wrong(products, right, rtol):
@@ -154,7 +166,7 @@ def _as_multiple(mine, right, labels, rtol):
     return None
 
 
-def _as_multiples_of_rows(terms, mine, right, rtol):
+def _as_multiples_of_rows(hint, mine, right, rtol):
     """Say between what the factors of the rows lie, if each row is a multiple, or return None."""
     factors = []
     for a, b in zip(mine, right):
@@ -164,7 +176,6 @@ def _as_multiples_of_rows(terms, mine, right, rtol):
         if not np.all(np.isfinite(1 / factor)) or not close(a, factor * b, rtol):
             return None
         factors += [factor.min(), factor.max()]
-    hint = terms.row_factor if terms else Terms._field_defaults["row_factor"]
     least, most = (_digits(c, 1) for c in (min(factors), max(factors)))
     return f"right, but for a factor in each row, from {least} to {most}: {hint}"
 
@@ -213,12 +224,11 @@ def _digits(a, b):
     return f"{a:.4g}"
 
 
-def _as_sum(terms, known, mine, right):
+def _as_sum(sums, mine, right):
     """Say which sum of the exercise's terms an output is and what is wrong with it, or None."""
-    sums = [terms.sums(names) for names in known]
-    front, factors = _fit(sums, mine)
-    right_front, right_factors = _fit(sums, right)
-    if not factors or factors == right_factors and front == right_front:
+    front, factors = _shortest_sum(sums, mine)
+    right_front, right_factors = _shortest_sum(sums, right)
+    if not factors or (front, factors) == (right_front, right_factors):
         return None
     written = " ".join(
         f"{'-' if f < 0 else '+'} {'' if abs(f) == 1 else f'{abs(f):g} * '}{name}"
@@ -230,44 +240,62 @@ def _as_sum(terms, known, mine, right):
         for name, factor in factors.items()
         if right_factors.get(name) != factor
     ]
-    differ += ["what stands in front"] * (front != right_front)
+    if front != right_front:
+        differ.append("what stands in front")
     missing = [name for name in right_factors if name not in factors]
     text += f" Not right in this: {', '.join(differ)}." if differ else ""
     return text + (f" Missing: {', '.join(missing)}." if missing else "")
 
 
-def _fit(sums, values):
-    """Return front and {term: factor} of the shortest sum that equals values; or None, {}.
+def _shortest_sum(sums, values):
+    """Return (front, {term: factor}) of the shortest sum that equals an output; or None, {}.
 
-    Factors are multiples of 1/2, and a sum has at most four terms.
+    Factors are multiples of 1/2.
+
+    Parameters
+    ----------
+    sums : list of dict
+        For each case, {front: {term: front * term}}.
+    values : list of ndarray
+        The output in every case.
     """
-    target = np.concatenate([a.ravel() for a in values])
-    for front in sums[0] if np.all(np.isfinite(target)) else ():
-        names, matrix = _columns(front, sums, values)
+    goal = joined(values)
+    for front in sums[0] if np.all(np.isfinite(goal)) else ():
+        names, matrix = _columns([fronts[front] for fronts in sums], values)
         size = np.abs(matrix).max(axis=1, initial=1e-300)  # small entries count as much as large
-        goal, matrix = target / size, matrix / size[:, None]
-        factors, _, rank, _ = np.linalg.lstsq(matrix, goal)
-        if np.any(np.abs(matrix @ factors - goal) > 1e-6):
-            continue  # no sum at all
-        if rank == len(names):  # there is no other sum
-            sums_to_try = [np.flatnonzero(np.abs(factors) > 1e-3).tolist()]
-        else:
-            lengths = [n for n in range(1, 5) if math.comb(len(names), n) < 10_000]
-            some_terms = (itertools.combinations(range(len(names)), n) for n in lengths)
-            sums_to_try = itertools.chain.from_iterable(some_terms)
-        for some in sums_to_try:
-            simple = np.round(2 * np.linalg.lstsq(matrix[:, some], goal)[0]) / 2  # others fit all
-            if np.all(simple) and np.all(np.abs(matrix[:, some] @ simple - goal) <= 1e-9):
-                return front, {names[k]: factor for k, factor in zip(some, simple.tolist())}
+        scaled, scaled_goal = matrix / size[:, None], goal / size
+        for some in _possible_sums(scaled, scaled_goal):
+            factors, *_ = np.linalg.lstsq(scaled[:, some], scaled_goal)
+            factors = np.round(2 * factors) / 2
+            if np.all(np.abs(scaled[:, some] @ factors - scaled_goal) <= 1e-9):
+                return front, {names[k]: f for k, f in zip(some, factors.tolist())}
     return None, {}
 
 
-def _columns(front, sums, values):
-    """Return the names of the terms that fit an output, and a matrix with a column for each."""
+def _possible_sums(matrix, goal):
+    """Yield the columns, as lists of numbers, that may add up to goal: the shortest sums first."""
+    factors, *_ = np.linalg.lstsq(matrix, goal)
+    if np.any(np.abs(matrix @ factors - goal) > 1e-6):
+        return  # not even all columns together can
+    columns = range(matrix.shape[1])
+    for length in range(1, 5):
+        if math.comb(len(columns), length) < 10_000:  # more would take seconds
+            yield from map(list, itertools.combinations(columns, length))
+
+
+def _columns(terms, values):
+    """Return the names of the terms that fit an output, and a matrix with a column for each.
+
+    Parameters
+    ----------
+    terms : list of dict
+        For each case, {term: array}.
+    values : list of ndarray
+        The output in every case.
+    """
     columns = {}
-    for name in sums[0][front]:
+    for name in terms[0]:
         with contextlib.suppress(ValueError):  # of another shape: no term of this output
-            spread = [np.broadcast_to(t[front][name], a.shape) for t, a in zip(sums, values)]
-            columns[name] = np.concatenate([a.ravel() for a in spread])
-    rows = sum(a.size for a in values)
-    return list(columns), np.reshape(list(columns.values()), (-1, rows)).T
+            spread = [np.broadcast_to(case[name], a.shape) for case, a in zip(terms, values)]
+            columns[name] = joined(spread)
+    return list(columns), np.reshape(list(columns.values()), (-1, joined(values).size)).T

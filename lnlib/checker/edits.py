@@ -35,7 +35,7 @@ def edits(table):
     return wrong
 
 
-def mistakes(table):
+def mistakes(table, run=None):
     """Give the decorated function an attribute `mistakes`: a list of (words, function).
 
     Parameters
@@ -43,10 +43,13 @@ def mistakes(table):
     table : str or list of (str, callable)
         Edits of the decorated function, see `edits`, or what is wrong, in words, and a function
         that does it wrong.
+    run : callable, optional
+        (function, *arguments): runs the edited function on the arguments of a case, where that is
+        not simply a call.
     """
 
     def add(right):
-        wrong = functions_of(edits(table), right) if isinstance(table, str) else table
+        wrong = functions_of(edits(table), right, run) if isinstance(table, str) else table
         right.mistakes = wrong + getattr(right, "mistakes", [])
         return right
 
@@ -72,15 +75,23 @@ def edited(function, edit):
     return names[function.__name__]
 
 
-def functions_of(wrong, right):
-    """Return [(what is wrong, a function that does it)]; edits are made when they are called."""
-    return [(words, _made_when_called(right, way)) for words, ways in wrong.items() for way in ways]
+def functions_of(wrong, right, run=None):
+    """Return [(what is wrong, a function that does it)]; edits are made when they are called.
 
+    Parameters
+    ----------
+    wrong : dict of str to list
+        From `edits`.
+    right, run : callable
+        See `mistakes`.
+    """
 
-def _made_when_called(right, edit):
-    def mistake(*arguments, number=None):
-        function = edited(right, edit)
-        function.__globals__["NUMBER"] = number
-        return function(*arguments)
+    def made_when_called(edit):
+        def mistake(*arguments, number=None):
+            function = edited(right, edit)
+            function.__globals__["NUMBER"] = number
+            return run(function, *arguments) if run else function(*arguments)
 
-    return mistake
+        return mistake
+
+    return [(words, made_when_called(way)) for words, ways in wrong.items() for way in ways]

@@ -3,6 +3,7 @@
 import contextlib
 import signal
 import threading
+from unittest import mock
 
 import numpy as np
 
@@ -77,12 +78,7 @@ def _filled_with_nan(make):
     return filled
 
 
-@contextlib.contextmanager
 def unwritten_as_nan():
     """Let np.empty and np.empty_like give NaN, so that results which nobody writes can be seen."""
-    kept = np.empty, np.empty_like
-    np.empty, np.empty_like = map(_filled_with_nan, kept)
-    try:
-        yield
-    finally:
-        np.empty, np.empty_like = kept
+    makers = {name: _filled_with_nan(getattr(np, name)) for name in ("empty", "empty_like")}
+    return mock.patch.multiple(np, **makers)

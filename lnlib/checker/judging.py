@@ -5,6 +5,7 @@ import copy
 import inspect
 import re
 import threading
+import traceback
 import warnings
 from collections.abc import Callable
 from typing import NamedTuple
@@ -38,7 +39,7 @@ class Exercise(NamedTuple):
         () -> dict: what is special about the input -> the arguments.
     mistakes : list of (str, callable)
         What is wrong, in words, and a function that does it wrong.
-    terms : Terms or None
+    terms : Terms
         A wrong output that is a sum of these is told as such a sum.
     rtol : float
         How far from right is still right, relative to the largest entry of the row; 0 for bool.
@@ -55,7 +56,7 @@ class Exercise(NamedTuple):
     outputs: list
     cases: Callable
     mistakes: list
-    terms: Terms | None = None
+    terms: Terms = Terms()
     rtol: float = 1e-9
     prepare: Callable | None = None
     judge: Callable = lambda function: None
@@ -226,11 +227,10 @@ def _what_was_raised(error, function):
     text = _text_of(error)
     for pattern, words in _OTHER_WORDS.items():
         text = re.sub(pattern, words, text)
-    where, code, step = "", _code_of(function), error.__traceback__
-    while step:
-        if step.tb_frame.f_code is code:
-            where = f" in line {step.tb_lineno - code.co_firstlineno + 1} of the function"
-        step = step.tb_next
+    where, code = "", _code_of(function)
+    for frame, line in traceback.walk_tb(error.__traceback__):
+        if frame.f_code is code:
+            where = f" in line {line - code.co_firstlineno + 1} of the function"
     return f"It stops with {type(error).__name__}{where}{': ' if text else '.'}{text}"
 
 

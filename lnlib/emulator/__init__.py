@@ -50,5 +50,5 @@ It needs NumPy, and Linux or macOS. `status` says what is missing.
 '''
 
 from .build import NoCompiler, available, compiler, status
-from .launch import FLUSHES, Launch, Traffic, run
-from .translate import EmulationError, Unsupported
+from .launch import FLUSHES, SHARED_LIMIT, Launch, Traffic, run
+from .translate import EmulationError, Unsupported, without_comments

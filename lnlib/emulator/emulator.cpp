@@ -83,11 +83,17 @@ static void (*kernel)();
 
 static Thread &self() { return threads[threadIdx.x]; }
 
+static const char *who()
+{
+    static char text[50];
+    snprintf(text, sizeof text, "thread %u of block %u", threadIdx.x, blockIdx.x);
+    return text;
+}
+
 static void count_steps(int steps)
 {
     if ((self().steps += steps) > MAX_STEPS)
-        stop("thread %u of block %u has not returned after %ld steps: it seems to run forever",
-             threadIdx.x, blockIdx.x, MAX_STEPS);
+        stop("%s has not returned after %ld steps: it seems to run forever", who(), MAX_STEPS);
 }
 
 static void wait(State state, const char *file, int line)
@@ -144,11 +150,12 @@ void __syncwarp(unsigned mask, const char *file, int line) { meet_warp(mask, tru
 namespace emulated {
 
 // All lanes of the mask give a value; each takes one.
-void shuffle(char kind, unsigned mask, void *value, size_t bytes, int which, int width, const char *file, int line)
+void shuffle(
+    char kind, unsigned mask, void *value, size_t bytes, int which, int width, const char *file, int line)
 {
     const int lane = threadIdx.x % 32;
     if (width < 1 || width > 32 || (width & (width - 1)))
-        stop("thread %u, line %d: the width of a shuffle is 1, 2, 4, 8, 16 or 32, not %d", threadIdx.x, line, width);
+        stop("line %d: the width of a shuffle is 1, 2, 4, 8, 16 or 32, not %d", line, width);
     const int first = lane & -width;
     int from = kind == '^' ? lane ^ which : kind == '+' ? lane + which : kind == '-' ? lane - which
              : first + (which & (width - 1));
@@ -325,7 +332,8 @@ struct Cell {
 struct Array {
     const char *name;
     char *data;
-    size_t begin, bytes, element, row, cell;  // begin: bytes before the first that is there; cell: that an Access is kept for
+    size_t begin, bytes;  // begin: bytes before the first that is there
+    size_t element, row, cell;  // cell: bytes that an Access is kept for
     Cell *cells;
     void **site;                              // of shared memory: where the kernel declares it
     long long loaded, stored, loads, stores;  // bytes; elements
@@ -348,11 +356,12 @@ static char *space;
 static Array arrays[MAX_ARRAYS];       // from the front those of global memory, from the back shared ones
 static int shared_arrays;
 static unsigned dynamic_bytes, static_bytes;
-const unsigned MAX_STATIC = 48 * 1024, MAX_SHARED = 227 * 1024;  // of sm_90, which has most
+const unsigned MAX_STATIC = 48 * 1024;
+static unsigned max_shared;  // of a block
 static Report *reports;
 static Reports *reports_of;
 static size_t report_count, report_room;
-static bool launched, heard_others, constant;  // constant: the next access is a __ldg
+static bool launched, listened, constant;  // constant: the next access is a __ldg
 static Array globals;                          // __device__ variables: all around this one
 const size_t GLOBALS = (size_t)1 << 24;  // bytes
 
@@ -377,7 +386,7 @@ static void *reserve(size_t bytes)  // zeros; memory is taken where it is touche
     return found;
 }
 
-static void keep_accesses(Array &array) { array.cells = (Cell *)reserve((array.bytes / array.cell + 1) * sizeof(Cell)); }
+static void keep_accesses(Array &a) { a.cells = (Cell *)reserve((a.bytes / a.cell + 1) * sizeof(Cell)); }
 
 // At a barrier. Reports that were made since the last one keep the numbers as they were.
 static void settle()
@@ -392,7 +401,8 @@ static void settle()
 
 static Access access_now(unsigned place, bool atomic)
 {
-    return {blockIdx.x + 1, (unsigned)epoch, (unsigned)self().warp_epoch, now, place, (unsigned short)threadIdx.x, atomic};
+    const unsigned warp_epoch = self().warp_epoch;
+    return {blockIdx.x + 1, (unsigned)epoch, warp_epoch, now, place, (unsigned short)threadIdx.x, atomic};
 }
 
 static bool unordered(const Access &before)
@@ -404,69 +414,75 @@ static bool unordered(const Access &before)
 static const char *element(const Array &array, long long offset)
 {
     static char text[200];
-    const long long k = offset / (long long)array.element;
+    const long long size = array.element, row = array.row, k = offset / size;
     if ((array.bytes <= array.element && array.site) || &array == &globals)
         return array.name;
-    if (array.row && k >= 0)
-        snprintf(text, sizeof text, "%s[%lld][%lld]", array.name, k / (long long)array.row, k % (long long)array.row);
+    if (row && k >= 0)
+        snprintf(text, sizeof text, "%s[%lld][%lld]", array.name, k / row, k % row);
     else
-        snprintf(text, sizeof text, "%s[%lld]", array.name, offset < 0 ? (offset + 1) / (long long)array.element - 1 : k);
+        snprintf(text, sizeof text, "%s[%lld]", array.name, offset < 0 ? (offset + 1) / size - 1 : k);
     return text;
 }
 
-// Whether a report says of an access that it is done: 1, no; 2, yes, but for a fence; 3, yes.
-static int told(const Access &before, const Report &by)
+// What is missing for an access in another block to come before what this thread does now. Each step
+// is one further: ORDERED is the last.
+enum Missing { ANY_REPORT, BARRIER_THERE, FENCE_THERE, FENCE_HERE, ORDERED };
+
+// What a report of that block lacks; at best, only this block's fence is missing.
+static Missing missing_in(const Report &by, const Access &before)
 {
     const bool warp = by.thread / 32 == before.thread / 32u && by.warp_epoch > (int)before.warp_epoch;
     const bool near = by.thread == before.thread || warp;
     if (by.time <= before.time || !(near || by.epoch > (int)before.epoch))
-        return 1;
+        return BARRIER_THERE;
     const bool fence = by.fence > before.time && (near || by.fence_epoch > (int)before.epoch);
-    return fence || by.settled[before.thread] > before.time || before.atomic ? 3 : 2;
+    return fence || by.settled[before.thread] > before.time || before.atomic ? FENCE_HERE : FENCE_THERE;
 }
 
-// How much of it has come to this thread, by later atomics of its own block on the same integer: 0, nothing;
-// 1 to 3 as above; 4, all of it, and this thread has a fence.
-static int heard(const Access &before)
+// What is missing after the best pair of a report of that block and a later atomic of this block on
+// the same integer.
+static Missing missing_between(const Access &before)
 {
     const Reports theirs = reports_of[before.block - 1];
-    int most = 0;
-    for (size_t h = report_count; h-- > reports_of[blockIdx.x].first && most < 4;) {
+    Missing best = ANY_REPORT;
+    for (size_t h = report_count; h-- > reports_of[blockIdx.x].first && best < ORDERED;) {
         const Report &mine = reports[h];
         const bool warp = mine.thread / 32 == threadIdx.x / 32 && self().meetings > mine.meetings;
         if (mine.thread != threadIdx.x && epoch <= mine.epoch && !warp)
             continue;
-        for (size_t r = theirs.end; r-- > theirs.first && most < 4;)
+        const bool fence = self().fence > mine.time || settled[mine.thread] > mine.time;
+        for (size_t r = theirs.end; r-- > theirs.first && best < ORDERED;)
             if (reports[r].counter == mine.counter && reports[r].time < mine.time) {
-                const int much = told(before, reports[r]);
-                const bool fence = self().fence > mine.time || settled[mine.thread] > mine.time;
-                most = much + (much == 3 && fence) > most ? much + (much == 3 && fence) : most;
+                Missing one = missing_in(reports[r], before);
+                one = one == FENCE_HERE && fence ? ORDERED : one;
+                best = one > best ? one : best;
             }
     }
-    return most;
+    return best;
 }
 
 // What happened before is in another block. Has that block said so, and has this one listened?
 static void check_blocks(const Array &array, long long offset, const Access &before, const char *did,
                          const char *verb, unsigned place)
 {
-    static const char *const sentences[] = {
-        ": blocks run in any order", " with no barrier before that block's atomicAdd", " with no __threadfence before that block's atomicAdd",
+    static const char *const words[] = {
+        ": blocks run in any order", " with no barrier before that block's atomicAdd",
+        " with no __threadfence before that block's atomicAdd",
         ", with no __threadfence between this block's atomicAdd and here"};
-    const int much = heard(before);
-    if (much < 4)
-        stop("%s: thread %u of block %u %s it in line @%x, and thread %u of block %u %s it in line @%x%s",
-             element(array, offset), threadIdx.x, blockIdx.x, verb, place, before.thread, before.block - 1, did,
-             before.place, sentences[much]);
-    heard_others = true;
+    const Missing missing = missing_between(before);
+    if (missing != ORDERED)
+        stop("%s: %s %s it in line @%x, and thread %u of block %u %s it in line @%x%s", element(array, offset),
+             who(), verb, place, before.thread, before.block - 1, did, before.place, words[missing]);
+    listened = true;
 }
 
 static void check_order(const Array &array, long long offset, const Access &before, const char *did,
                         const char *verb, unsigned place)
 {
-    if (unordered(before) && !(reports_of[blockIdx.x].end && heard(before) == 4))
-        stop("%s: thread %u %s it in line @%x, and thread %u %s it in line @%x, with no barrier in between, in block %u",
-             element(array, offset), threadIdx.x, verb, place, before.thread, did, before.place, blockIdx.x);
+    if (unordered(before) && !(reports_of[blockIdx.x].end && missing_between(before) == ORDERED))
+        stop("%s: thread %u %s it in line @%x, and thread %u %s it in line @%x, with no barrier in between, "
+             "in block %u", element(array, offset), threadIdx.x, verb, place, before.thread, did, before.place,
+             blockIdx.x);
     if (before.block && before.block != blockIdx.x + 1 && !array.site)
         check_blocks(array, offset, before, did, verb, place);
 }
@@ -475,25 +491,26 @@ static void log_request(Array &array, size_t offset, size_t bytes, bool write, u
 
 enum Kind { READ, WRITE, ATOMIC };
 
-static void touch(const void *address, size_t bytes, Kind kind, unsigned place)
+static void check_access(const void *address, size_t bytes, Kind kind, unsigned place)
 {
     const size_t from = (const char *)address - space, around = (const char *)address - globals.data;
     const bool global = from >= MAX_ARRAYS * slot;
-    if (!launched || (global && around >= GLOBALS) || (size_t)((const char *)address - stacks) < MAX_THREADS * STACK)
+    const bool on_stack = (size_t)((const char *)address - stacks) < MAX_THREADS * STACK;
+    if (!launched || (global && around >= GLOBALS) || on_stack)
         return (void)(constant = false);  // the thread's own
     count_steps(1);
     Array &array = global ? globals : arrays[from / slot];
     const char *verb = kind == READ ? "read" : kind == WRITE ? "write" : "add to";
     if (!array.data)
-        stop("thread %u of block %u wants to %s what no array holds, in line @%x", threadIdx.x, blockIdx.x, verb, place);
+        stop("%s wants to %s what no array holds, in line @%x", who(), verb, place);
     const long long offset = (const char *)address - array.data;
     if (offset < (long long)array.begin || offset + bytes > array.begin + array.bytes)
-        stop("%s is out of range: thread %u of block %u wants to %s it in line @%x, and %s%s has %zu elements",
-             element(array, offset), threadIdx.x, blockIdx.x, verb, place, array.site ? "the shared array " : "",
-             array.name, (array.begin + array.bytes) / array.element);
+        stop("%s is out of range: %s wants to %s it in line @%x, and %s%s has %zu elements",
+             element(array, offset), who(), verb, place, array.site ? "the shared array " : "", array.name,
+             (array.begin + array.bytes) / array.element);
     if ((bytes == 8 || bytes == 16) && offset % bytes)
-        stop("%s: thread %u of block %u wants to %s %zu bytes in line @%x at an address that is not a multiple of %zu",
-             element(array, offset), threadIdx.x, blockIdx.x, verb, bytes, place, bytes);
+        stop("%s: %s wants to %s %zu bytes in line @%x at an address that is not a multiple of %zu",
+             element(array, offset), who(), verb, bytes, place, bytes);
     log_request(array, offset, bytes, kind != READ, place);
     if (kind == ATOMIC)
         log_request(array, offset, bytes, false, place);
@@ -504,15 +521,16 @@ static void touch(const void *address, size_t bytes, Kind kind, unsigned place)
         Access &writer = cell.writer, &reader = cell.reader;
         const bool here = reader.block == blockIdx.x + 1, own = here && reader.thread == threadIdx.x;
         if (constant ? writer.block : kind != READ && cell.constant && !own)
-            stop("%s: thread %u of block %u %s in line @%x, and %s in line @%x: __ldg is for what no thread of the kernel "
-                 "writes", element(array, offset), threadIdx.x, blockIdx.x, constant ? "reads it by __ldg" : "writes it",
-                 place, constant ? "a thread wrote it" : "__ldg reads it", constant ? writer.place : cell.constant);
+            stop("%s: %s %s in line @%x, and %s in line @%x: __ldg is for what no thread of the kernel writes",
+                 element(array, offset), who(), constant ? "reads it by __ldg" : "writes it", place,
+                 constant ? "a thread wrote it" : "__ldg reads it", constant ? writer.place : cell.constant);
         if (!(kind == ATOMIC && writer.atomic))
             check_order(array, offset, writer, writer.atomic ? "added to" : "wrote", verb, place);
         if (kind == READ) {
             if (!here)
                 cell.foreign_reader = reader;
-            (here && !own && reader.epoch == (unsigned)epoch ? cell.other_reader : reader) = access_now(place, false);
+            const bool another = here && !own && reader.epoch == (unsigned)epoch;
+            (another ? cell.other_reader : reader) = access_now(place, false);
             cell.constant = constant ? place : cell.constant;
             continue;
         }
@@ -591,14 +609,15 @@ static void report(const void *where)
         reports = (Report *)realloc(reports, report_room * sizeof(Report));
     }
     const Thread &me = self();
-    reports[report_count++] = {where, threadIdx.x, epoch, me.warp_epoch, me.meetings, me.fence_epoch, me.fence, ++now, settled};
+    reports[report_count++] = {where, threadIdx.x, epoch, me.warp_epoch, me.meetings, me.fence_epoch,
+                               me.fence, ++now, settled};
     reports_of[blockIdx.x].end = report_count;
 }
 
 #define ATOMIC_FUNCTION(T, name, parameters, after, tells) \
     T name parameters \
     { \
-        touch(where, sizeof(T), ATOMIC, CALLER); \
+        check_access(where, sizeof(T), ATOMIC, CALLER); \
         if (tells) \
             report(where); \
         const T before = *where; \
@@ -630,11 +649,14 @@ void constant_load() { constant = true; }
 void launch_bounds(unsigned most, ...)
 {
     if (blockDim.x > most)
-        stop("a block is launched with %u threads, and the kernel's __launch_bounds__ in line @%x allows %u", blockDim.x, CALLER, most);
+        stop("a block is launched with %u threads, and the kernel's __launch_bounds__ in line @%x allows %u",
+             blockDim.x, CALLER, most);
 }
 
-#define HOST_FUNCTION "thread %u of block %u calls the function in line @%x, which has no __device__ in front"
-void host_function() { stop(HOST_FUNCTION, threadIdx.x, blockIdx.x, CALLER); }
+void host_function()
+{
+    stop("%s calls the function in line @%x, which has no __device__ in front", who(), CALLER);
+}
 
 }  // namespace emulated
 
@@ -643,16 +665,16 @@ void host_function() { stop(HOST_FUNCTION, threadIdx.x, blockIdx.x, CALLER); }
 extern "C" {
 
 #define HOOKS(bytes) \
-    void __tsan_read##bytes(void *p) { touch(p, bytes, READ, CALLER); } \
-    void __tsan_write##bytes(void *p) { touch(p, bytes, WRITE, CALLER); } \
-    void __tsan_unaligned_read##bytes(void *p) { touch(p, bytes, READ, CALLER); } \
-    void __tsan_unaligned_write##bytes(void *p) { touch(p, bytes, WRITE, CALLER); }
+    void __tsan_read##bytes(void *p) { check_access(p, bytes, READ, CALLER); } \
+    void __tsan_write##bytes(void *p) { check_access(p, bytes, WRITE, CALLER); } \
+    void __tsan_unaligned_read##bytes(void *p) { check_access(p, bytes, READ, CALLER); } \
+    void __tsan_unaligned_write##bytes(void *p) { check_access(p, bytes, WRITE, CALLER); }
 HOOKS(1) HOOKS(2) HOOKS(4) HOOKS(8) HOOKS(16)
 
 static void range(const void *p, size_t bytes, Kind kind, unsigned place)
 {
     for (size_t done = 0; done < bytes; done += 16)  // the longest that one instruction moves
-        touch((const char *)p + done, bytes - done < 16 ? bytes - done : 16, kind, place);
+        check_access((const char *)p + done, bytes - done < 16 ? bytes - done : 16, kind, place);
 }
 
 void __tsan_read_range(void *p, size_t bytes) { range(p, bytes, READ, CALLER); }
@@ -682,17 +704,17 @@ struct Mismatch { Place place; const Type *type; unsigned char log_alignment, ki
 
 void __ubsan_handle_out_of_bounds(OutOfBounds *data, size_t index)
 {
-    stop("index %lld is out of range for an array of type %s: thread %u of block %u, line %u",
-         data->index->info >> 1 < 6 ? (long long)(int)index : (long long)index, data->array->name, threadIdx.x,
-         blockIdx.x, data->place.line);
+    stop("index %lld is out of range for an array of type %s: %s, line %u",
+         data->index->info >> 1 < 6 ? (long long)(int)index : (long long)index, data->array->name, who(),
+         data->place.line);
 }
 
 void __ubsan_handle_type_mismatch_v1(Mismatch *data, size_t pointer)
 {
     if (!pointer)
-        stop("thread %u of block %u uses a null pointer in line %u", threadIdx.x, blockIdx.x, data->place.line);
-    stop("thread %u of block %u uses an address that is not a multiple of %d as %s, in line %u", threadIdx.x,
-         blockIdx.x, 1 << data->log_alignment, data->type->name, data->place.line);
+        stop("%s uses a null pointer in line %u", who(), data->place.line);
+    stop("%s uses an address that is not a multiple of %d as %s, in line %u", who(), 1 << data->log_alignment,
+         data->type->name, data->place.line);
 }
 
 int emulated_printf(const char *sentence, ...)
@@ -748,7 +770,8 @@ static int turns(const Entry *first, const Entry *end)
     int words[32] = {}, most = 0;
     long long last = -1;
     for (; first != end; first++)
-        for (long long word = first->address >> 9; word <= (long long)((first->address >> 7) + (first->address >> 1 & 63) - 1) / 4; word++)
+        for (long long word = first->address >> 9, bytes = first->address >> 1 & 63;
+             word <= (long long)((first->address >> 7) + bytes - 1) / 4; word++)
             if (word > last) {
                 last = word;
                 most = ++words[word % 32] > most ? words[word % 32] : most;
@@ -756,7 +779,11 @@ static int turns(const Entry *first, const Entry *end)
     return most;
 }
 
-static int compare(const void *a, const void *b) { return *(Entry *)a < *(Entry *)b ? -1 : *(Entry *)b < *(Entry *)a; }
+static int compare(const void *p, const void *q)
+{
+    const Entry &a = *(Entry *)p, &b = *(Entry *)q;
+    return a < b ? -1 : b < a;
+}
 
 static void tally()
 {
@@ -800,7 +827,7 @@ static char order_word[32];
 static unsigned flush, opposite, first_block;  // opposite: blocks in the opposite order
 static const struct { const char *word; unsigned *number; } settings[] = {
     {"blocks", &gridDim.x}, {"threads", &blockDim.x}, {"shared", &dynamic_bytes}, {"flush", &flush},
-    {"opposite", &opposite}, {"first", &first_block}};
+    {"opposite", &opposite}, {"first", &first_block}, {"limit", &max_shared}};
 const int HEARD = 4;  // what the program returns if blocks have listened to each other
 
 namespace emulated {
@@ -811,7 +838,8 @@ char *argument(int k, size_t element_)
     if (!array.name)
         stop("argument %d must be an array", k);
     if (array.bytes % element_)
-        stop("%s has %zu bytes, which is not a whole number of elements of %zu bytes", array.name, array.bytes, element_);
+        stop("%s has %zu bytes, which is not a whole number of elements of %zu bytes", array.name, array.bytes,
+             element_);
     array.element = element_;
     return array.data;
 }
@@ -860,7 +888,7 @@ static void add_array(const char *name, size_t first, size_t bytes, size_t numbe
 // The launch comes from stdin, a line for each part of it, and "run" or "profile" at the end:
 //     seconds 300           this program ends then, whatever has become of the one that started it
 //     file /tmp/arrays      holds the arrays, and is changed in place
-//     blocks 3, threads 64, shared 0, order reverse, flush 1, opposite 0, first 0
+//     blocks 3, threads 64, shared 0, order reverse, flush 1, opposite 0, first 0, limit 232448
 //     array x 65536 256 4 0   an argument, named x: 256 bytes of the file from 65536 on, numbers of 4
 //                             bytes, and none is left out before them
 //     number 0.5              an argument
@@ -919,10 +947,11 @@ int launch(void (*kernel_)())
     read_launch();
     if (blockDim.x < 1 || blockDim.x > MAX_THREADS)
         stop("a block has 1 to %d threads, not %u", MAX_THREADS, blockDim.x);
-    if (dynamic_bytes > MAX_SHARED)
-        stop("a block has at most %u bytes of shared memory, not %u", MAX_SHARED, dynamic_bytes);
+    if (dynamic_bytes > max_shared)
+        stop("a block has at most %u bytes of shared memory, not %u", max_shared, dynamic_bytes);
     stacks = (char *)reserve(MAX_THREADS * STACK);
-    globals = {"a __device__ variable", (char *)(((size_t)&globals - GLOBALS / 2) & ~(size_t)15), 0, GLOBALS, 1, 0, 1};
+    char *const around = (char *)(((size_t)&globals - GLOBALS / 2) & ~(size_t)15);
+    globals = {"a __device__ variable", around, 0, GLOBALS, 1, 0, 1};
     keep_accesses(globals);
     if (flush)
         flush_to_zero();
@@ -949,7 +978,7 @@ int launch(void (*kernel_)())
         if (a.name && profiling)
             fprintf(stderr, "%s%s %lld %lld %lld %lld %lld %lld %lld\n", a.site ? "shared " : "", a.name, a.loaded,
                     a.stored, a.loads, a.stores, a.requests, a.sectors, a.conflicts);
-    return heard_others ? HEARD : 0;
+    return listened ? HEARD : 0;
 }
 
 }  // namespace emulated

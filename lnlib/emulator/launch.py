@@ -11,7 +11,8 @@ import numpy as np
 from .build import build, call, with_lines
 from .translate import EmulationError
 
-PAGE = 65536  # bytes: arrays begin where a page of memory can begin
+ALIGNMENT = 65536  # bytes: arrays begin where a page of memory can begin
+SHARED_LIMIT = 227 * 1024  # bytes of shared memory of a block, as on sm_90, which has most
 HEARD = 4  # what the program returns if its blocks have listened to each other
 FLUSHES = platform.machine().lower() in ("x86_64", "amd64", "aarch64", "arm64")
 
@@ -137,7 +138,8 @@ def _start(launch, program, seconds, how):
     """Run the program once; return the arrays that it left, and what it said."""
     with tempfile.NamedTemporaryFile(dir=program.parent) as file:
         lines = [f"file {file.name}", f"blocks {launch.blocks}", f"threads {launch.threads}"]
-        lines += [f"shared {launch.shared_bytes}", f"first {launch.first_block}"]
+        lines += [f"shared {launch.shared_bytes}", f"limit {SHARED_LIMIT}"]
+        lines += [f"first {launch.first_block}"]
         places = _write(file, launch, lines)
         done = call([program], input="\n".join(lines + how))
         _require_success(done, launch, seconds, program)
@@ -167,7 +169,7 @@ def _write(file, launch, lines):
             begin = (launch.begins or {}).get(name, 0) * value.itemsize
             lines.append(f"array {name} {end} {value.nbytes} {value.itemsize} {begin}")
             places[name] = end
-            end += -(-value.nbytes // PAGE) * PAGE
+            end += -(-value.nbytes // ALIGNMENT) * ALIGNMENT
         else:
             lines.append(f"number {np.asarray(value).item() + 0!r}")  # True is 1
     file.truncate(end)

@@ -9,7 +9,7 @@ OTHER_WORDS = re.compile(
 )
 KNOWN_HEADERS = r"(?m)^[ \t]*#\s*include <(cuda|device_|c?math|std|c?float)[\w.]*>"
 FOREIGN = r"(?m)#\s*include\b.*|\basm\b|\b(std|cuda)\b *::"
-COMMENT_OR_STRING = r'//[^\n]*|/\*.*?\*/|"(?:\\.|[^"\\\n])*"'
+COMMENT_OR_STRING = r"""//[^\n]*|/\*.*?\*/|"(?:\\.|[^"\\\n])*"|'(?:\\.|[^'\\\n])*'"""
 QUALIFIERS = r"(?:(?:extern|static|volatile|(?:__align__|alignas)\([^)]*\))\s+)*"
 SHARED = rf"{QUALIFIERS}__shared__\s[^;{{}}=]*;"
 BOUNDED = r"(?m)(^[^#\n]*__launch_bounds__\(((?:[^()]|\([^()]*\))*)\)[^;{}#]*\)\s*\{)"
@@ -28,18 +28,19 @@ class Unsupported(RuntimeError):
 
 def translate(source):
     """Turn the declarations of shared arrays into what C++ has for them; drop what it has not."""
-    source = re.sub(COMMENT_OR_STRING, _without_comment, source, flags=re.DOTALL)
-    source = re.sub(KNOWN_HEADERS, "", source)
+    source = re.sub(KNOWN_HEADERS, "", without_comments(source))
     source = re.sub(BOUNDED, r"\1 emulated::launch_bounds(\2);", source)
     source = re.sub(r"[^;{}]*\{", _host_function, source)
     return re.sub(SHARED, _shared, source)
 
 
-def _without_comment(match):
-    """Return a string as it is; of a comment, its line breaks."""
-    if match[0].startswith('"'):
-        return match[0]
-    return "\n" * match[0].count("\n") or " "
+def without_comments(source):
+    """Return C++ with a space, or its line breaks, in place of each comment."""
+
+    def without(match):
+        return "\n" * match[0].count("\n") or " " if match[0].startswith("/") else match[0]
+
+    return re.sub(COMMENT_OR_STRING, without, source, flags=re.DOTALL)
 
 
 def _host_function(match):

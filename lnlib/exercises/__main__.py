@@ -30,10 +30,11 @@ from subprocess import DEVNULL, Popen, TimeoutExpired
 
 from ..checker.guard import time_limit
 from . import check, load
+from .registry import EXERCISES
 
-LIMITS = {"RLIMIT_DATA": 3 << 30, "RLIMIT_FSIZE": 256 << 20, "RLIMIT_CORE": 0}  # bytes
+RESOURCE_LIMITS = {"RLIMIT_DATA": 3 << 30, "RLIMIT_FSIZE": 256 << 20, "RLIMIT_CORE": 0}  # bytes
 HEADING = re.compile(r"^#+ Exercise (\d+\.\d+)", re.MULTILINE)
-FUNCTION = re.compile(r"^(def |check\()(\w+)", re.MULTILINE)
+DEFINED_OR_CHECKED = re.compile(r"^(def |check\()(\w+)", re.MULTILINE)
 
 
 def exercises_in(cells):
@@ -54,7 +55,7 @@ def exercises_in(cells):
         if kind == "markdown":
             number = [number, *HEADING.findall(source)][-1]
         elif kind == "code":
-            names = [name for _, name in FUNCTION.findall(source) if name in load(name)]
+            names = [name for _, name in DEFINED_OR_CHECKED.findall(source) if name in load(name)]
             found.update((name, found.get(name) or number) for name in names)
     return found
 
@@ -73,7 +74,7 @@ def run_one(seconds):
     with suppress(ImportError):
         import resource
 
-        for name, most in LIMITS.items():
+        for name, most in RESOURCE_LIMITS.items():
             with suppress(ValueError, OSError):  # unknown here, or a lower limit holds already
                 resource.setrlimit(getattr(resource, name), (most, most))
     out = os.fdopen(os.dup(1), "w")
@@ -84,6 +85,7 @@ def run_one(seconds):
 
 
 def _rows(seconds):
+    """Yield the rows that `run_one` writes."""
     try:
         notebook = json.load(sys.stdin.buffer)
         cells = [(cell["cell_type"], "".join(cell["source"])) for cell in notebook["cells"]]
@@ -91,27 +93,42 @@ def _rows(seconds):
         about = about.get("language_info") or about.get("kernelspec") or {"name": "python"}
         language, found = about.get("language", about["name"]), exercises_in(cells)
     except Exception as error:
-        language, found = "", {"": f"It is no notebook: {type(error).__name__}: {error}"}
-    if not found or not language.startswith("python"):
-        why = f"Its language is {language}." if found else "No exercise is in it."
-        yield "", "", "not checked", found.get("", why)
+        yield "", "", "not checked", f"It is no notebook: {type(error).__name__}: {error}"
         return
-    yield from ((name, number, "not checked", "") for name, number in found.items())
+    if not found:
+        yield "", "", "not checked", "No exercise is in it."
+    elif not language.startswith("python"):
+        yield "", "", "not checked", f"Its language is {language}."
+    else:
+        yield from ((name, number, "not checked", "") for name, number in found.items())
+        names, errors = _run_cells([source for kind, source in cells if kind == "code"], seconds)
+        for name, number in found.items():
+            yield name, number, *_verdict(name, names, errors.get(name))
 
+
+def _run_cells(sources, seconds):
+    """Run a notebook's code, and undo what it changes in lnlib and in NumPy.
+
+    Returns
+    -------
+    names : dict
+        What the notebook has defined.
+    errors : dict
+        Function -> the error of the last cell that should have defined it, or None.
+    """
     from IPython.core.interactiveshell import InteractiveShell  # here, for the table needs none
 
     ours = [m for name, m in sys.modules.items() if name.split(".")[0] in ("lnlib", "numpy")]
-    kept = [(names, dict(names)) for names in [*map(vars, ours), load(min(found))]]
+    kept = [(names, dict(names)) for names in [*map(vars, ours), EXERCISES]]
     shell, errors = InteractiveShell.instance(xmode="Minimal"), {}
-    for source in (source for kind, source in cells if kind == "code"):
-        defined = [name for begin, name in FUNCTION.findall(source) if begin == "def "]
+    for source in sources:
+        defined = [name for begin, name in DEFINED_OR_CHECKED.findall(source) if begin == "def "]
         for name in defined:  # so that none is left from an earlier cell if this one fails
             shell.user_ns.pop(name, None)
         errors |= dict.fromkeys(defined, _error_of(shell, source, seconds))
-    for names, before in kept:  # the notebook may have changed check, or numpy
+    for names, before in kept:
         names.update(before)
-    for name, number in found.items():
-        yield name, number, *_verdict(name, shell.user_ns, errors.get(name))
+    return shell.user_ns, errors
 
 
 def _error_of(shell, source, seconds):
@@ -173,7 +190,8 @@ def _said_by_process(path, seconds, folder):
     """Return how the process of a notebook has ended, and the lines that it has written."""
     course, run = Path(__file__).resolve().parents[2], f"run_one({seconds / 4})"
     command = [sys.executable, "-c", f"from {__package__}.__main__ import run_one; {run}"]
-    env = os.environ | {"MPLBACKEND": "agg", "OPENBLAS_NUM_THREADS": "1", "IPYTHONDIR": folder}
+    env = os.environ | {"MPLBACKEND": "agg", "OPENBLAS_NUM_THREADS": "1"}
+    env |= {"IPYTHONDIR": folder, "TMPDIR": folder}  # what is left there is deleted, too
     env["PYTHONPATH"] = os.pathsep.join([str(course), *filter(None, [os.getenv("PYTHONPATH")])])
     work = Path(folder, "work")  # so that files in ".." are deleted, too
     work.mkdir()

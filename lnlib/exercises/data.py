@@ -30,11 +30,6 @@ def layer(seed, *shape, spread=1.0):
     return Layer(dy, x, gamma, beta, *layer_norm_forward(x, gamma, beta))
 
 
-def zero_at_1(gamma):
-    """Return gamma, (D,), with a zero at 1: who divides by gamma gets NaN there."""
-    return gamma * (np.arange(gamma.size) != 1)
-
-
 def layers(*shape):
     """Return {what is special: Layer}: three shapes; in flat rows eps counts."""
     *lead, D = shape
@@ -45,14 +40,68 @@ def layers(*shape):
     }
 
 
-def of_layers(names, *shape):
-    """Return the cases {what is special: the named fields of a Layer or its cache}, as called."""
+def layers_with_zero(*shape):
+    """Return `layers`; the last gamma has a zero, so that who divides by gamma gets NaN there."""
+    some = layers(*shape)
+    label, a = some.popitem()
+    gamma = zero_at_1(a.gamma)
+    return some | {label: a._replace(gamma=gamma, cache=a.cache._replace(gamma=gamma))}
+
+
+def zero_at_1(gamma):
+    """Return gamma, (D,), with a zero at 1."""
+    return gamma * (np.arange(gamma.size) != 1)
+
+
+def of_layers(names, *shape, make=layers):
+    """Return the cases of an exercise: some fields of each `Layer` and of its cache.
+
+    Parameters
+    ----------
+    names : str
+        Of the fields, in the order of the arguments.
+    *shape : int
+        Of x.
+    make : callable
+        (*shape) -> {what is special: Layer}.
+
+    Returns
+    -------
+    callable
+        () -> the items of {what is special: arguments}.
+    """
 
     def cases():
-        fields = {label: a._asdict() | a.cache._asdict() for label, a in layers(*shape).items()}
-        return {label: tuple(a[name] for name in names.split()) for label, a in fields.items()}
+        for label, a in make(*shape).items():
+            fields = a._asdict() | a.cache._asdict()
+            yield label, tuple(fields[name] for name in names.split())
 
     return cases
+
+
+EPS_SLIPS = """
+    np.sqrt(MS + eps) => (np.sqrt(WRONG) + eps)  # eps is outside the root: sqrt(...) + eps.
+    MS + eps => WRONG  # eps is missing.
+    MS + eps => WRONG + NUMBER  # eps is not the argument but fixed at {}.
+    np.sqrt(MS + eps) => (np.sqrt(WRONG) + NUMBER)  # eps is outside the root and fixed at {}.
+    MS + eps => WRONG + eps**2  # eps is squared.
+"""
+DIVIDED_BY_ONE_LESS = "        divided by D - 1 (ddof = 1); the layer has D.\n"
+
+
+def eps_slips(mean_square):
+    """Return a table for `mistakes`: what goes wrong with eps, with D - 1 for D, and with both.
+
+    Parameters
+    ----------
+    mean_square : str
+        What stands beside eps in the source of the right answer.
+    """
+    table = EPS_SLIPS.replace("MS", mean_square)
+    ddof = f"{mean_square} * x.shape[-1] / (x.shape[-1] - 1)"
+    both = table.replace("# ", "# two things: divided by D - 1 (ddof = 1), and ")
+    alone = f"    {mean_square} + eps => {ddof} + eps\n{DIVIDED_BY_ONE_LESS}"
+    return table.replace("WRONG", mean_square) + both.replace("WRONG", ddof) + alone
 
 
 def far_rows(seed, offset, grid, dtype=np.float32, spread=4):

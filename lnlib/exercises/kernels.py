@@ -6,8 +6,10 @@ import numpy as np
 
 from .. import gpu
 from ..checker import BadResult, NotChecked
+from ..checker.describe import close
 
 ORDERS = "forward", "reverse", 1  # a kernel must not care who comes first
+FAR = 22_000_000  # rows of at least 200 vectors: behind them, places are above 2**32
 
 LINES = {  # never right, wherever it stands -> what is wrong with it
     r"\b(?!__syncthreads\b)_*sync_?threads?\b": "the barrier is called __syncthreads",
@@ -21,18 +23,9 @@ LINES = {  # never right, wherever it stands -> what is wrong with it
         "this is Python; in C++, if (...) has no colon, and the root is sqrtf"
     ),
 }
-MESSAGES = {  # of g++ or clang++ -> in other words; {} is the name that stands in it
-    r"['‘](\w+)['’] was not declared|undeclared identifier '(\w+)'|arguments to ['‘](\w+)['’]": (
-        "{0} is not declared: it is misspelt, has no type in front, or is made further down"
-    ),
-    r"expected (primary-)?expression": "an operand is missing",
-    r"expected [^:]*['‘];['’]": "a semicolon is missing in it or at the end of the line before",
-    r"end of non-void": "a way through it has no return; nothing after a return is run",
-    r"read-only|const-qualified": "it is const, and cannot be changed",
-    r"no matching function for call to ['‘](\w+)": (
-        "{0} does not take these arguments, or misses THREADS, as in {0}<THREADS>(...)"
-    ),
-    r"(no match|invalid|convert|viable).*(Vector|overloaded)": "a vector is no number: .at[j] is",
+COMPILER = {  # in what g++ or clang++ says -> what is added to it
+    "no matching function": "THREADS may be missing, as in load<THREADS>(...)",
+    "(no match|invalid|convert|viable).*(Vector|overloaded)": "A vector is no number: .at[j] is",
 }
 OUTSIDE = {
     "out of range for an array": "A vector has WIDTH numbers, and WIDTH can be 1",
@@ -44,8 +37,7 @@ OUTSIDE = {
 
 def code_of(text):
     """Return CUDA source with nothing in its comments and strings, line by line the same."""
-    ends = r"//[^\n]*|/\*.*?\*/|\"(?:\\.|[^\"\\\n])*\"|'(?:\\.|[^'\\\n])*'"
-    return re.sub(ends, lambda found: "\n" * found[0].count("\n") or " ", text, flags=re.S)
+    return re.sub(r"\"(\\.|[^\"\\\n])*\"|'(\\.|[^'\\\n])*'", " ", gpu.without_comments(text))
 
 
 def source_of(text, name):
@@ -85,22 +77,18 @@ def source_of(text, name):
 
 
 def _fault(code):
-    """Say what is wrong with parentheses and with the heads of functions, or return None."""
+    """Say what is wrong with parentheses, or with a kernel that is none, or return None."""
     for left, right in "{}", "()", "[]":
         opened, closed = code.count(left), code.count(right)
         if opened != closed:
             return f"with {opened} {left} and {closed} {right}: one is missing or too many"
-    while (shorter := re.sub(r"\{[^{}]*\}", "\0", code)) != code:  # bodies become marks
-        code = shorter
-    for head in code.split("\0")[:-1]:
-        name = re.search(r"(\w+)\s*\([^;]*\)\s*$", head)
-        if name and "__device__" not in head and "__global__" not in head:
-            return f"in which {name[1]} has no __device__ in front"
-        if name and "__global__" in head and not re.search(r"\bvoid\b", head):
-            return f"in which {name[1]} is __global__, a kernel: what threads call is __device__"
+    if kernel := re.search(r"__global__(?![^;{]*\bvoid\b)[^(;{]*?(\w+)\s*\(", code):
+        return f"in which {kernel[1]} is __global__, a kernel: what threads call is __device__"
 
 
-def launch(pieces, kernel, blocks, threads, inputs, outputs, numbers, counts=None, hints=OUTSIDE):
+def launch(
+    pieces, kernel, blocks, threads, inputs, outputs, numbers, counts=None, hints=OUTSIDE, row=0
+):  # fmt: skip
     """Run a kernel in several orders; return its outputs.
 
     Parameters
@@ -118,6 +106,9 @@ def launch(pieces, kernel, blocks, threads, inputs, outputs, numbers, counts=Non
         Filled with the `Traffic` of each array, of one launch.
     hints : dict of str to str
         A pattern in what the emulator says -> what is added to it.
+    row : int
+        How many rows come before the first that is there, in all arrays with two axes. As many
+        blocks come before the first that is run, in one order: counting them takes a while.
 
     Raises
     ------
@@ -129,24 +120,56 @@ def launch(pieces, kernel, blocks, threads, inputs, outputs, numbers, counts=Non
     before, yours, after = pieces
     source = f'{before}\n#line 1 "your source"\n{yours}\n#line 1 "the check"\n{after}\n'
     empty = {name: np.full(shape, np.nan, np.float32) for name, shape in outputs.items()}
-    given = gpu.Launch(source, kernel, blocks, threads, inputs | empty | numbers)
-    for order in ORDERS:
+    begins = {name: row * a.shape[1] for name, a in (inputs | empty).items() if a.ndim == 2}
+    arguments = inputs | empty | numbers
+    given = gpu.Launch(
+        source, kernel, row + blocks, threads, arguments, first_block=row, begins=begins
+    )
+    first = None
+    for order in ORDERS[:1] if row else ORDERS:
         traffic = {}
         try:  # 30 seconds are enough for all that ever returns
             left = gpu.emulate(given, order, traffic, seconds=30)
         except gpu.EmulationError as error:
             message = in_other_words(str(error), kernel, yours)
-            more = [f". {hint}" for words, hint in hints.items() if re.search(words, message)]
+            more = [
+                f". {hint}"
+                for words, hint in (COMPILER | hints).items()
+                if re.search(words, message)
+            ]
             raise BadResult(message + "".join(more[:1])) from None
         except gpu.Unsupported as error:
             raise NotChecked(f"It may be right: this check cannot tell, as {error}.") from None
+        first = first or left
+        if not all(close(left[name].ravel(), first[name].ravel(), 1e-3) for name in outputs):
+            raise BadResult("gives other numbers where the threads take turns in another order")
     if counts is not None:
         counts.update(traffic)
     return {name: left[name] for name in outputs}
 
 
+def problem_far_away(run):
+    """Say what is wrong with a kernel where its arrays are longer than an int can count.
+
+    Parameters
+    ----------
+    run : callable
+        Launches the kernel with vectors of 1 and so many rows before its own, see `launch`: the
+        emulator keeps arrays so far apart that a place which is cut to 32 bits is in none.
+    """
+    try:
+        run(row=FAR)
+    except BadResult as error:
+        if "partial[" not in str(error):  # which has a row for each block: few
+            line = re.search(r" in line \d+", str(error))
+            return (
+                f"Right for few rows, but wrong behind row {FAR:,}{line[0] if line else ''}. An "
+                "int ends at 2**31: the place where a row begins needs a long long."
+            )
+
+
 def in_other_words(message, kernel, source):
-    """Return what the emulator says, to stand after "It", and a compiler's words in other words.
+    """Return what the emulator or a compiler says, to stand after "It", with the line it is about.
 
     Parameters
     ----------
@@ -155,7 +178,7 @@ def in_other_words(message, kernel, source):
     kernel, source : str
         The name that the message begins with, and what the learner wrote.
     """
-    message = re.sub(r"[^\s'\"]*/(?=\S)", "", message.strip().splitlines()[0])  # no folders
+    message = re.sub(r"[^\s'\"]*/(?=\w)", "", message.strip().splitlines()[0])  # no folders
     lines = source.splitlines()
     hints = [
         f"line {k + 1}, {lines[k].strip()}: {words}"
@@ -170,10 +193,6 @@ def in_other_words(message, kernel, source):
     place = re.search(r"your source:(\d+): error: (.*)", message)
     if hints or not place:
         return f"does not compile: {hints[0]}" if hints else message.removeprefix(f"{kernel} ")
-    number, message = int(place[1]), place[2]
+    number, error = int(place[1]), place[2]
     line = lines[number - 1].strip() if number <= len(lines) else ""
-    for pattern, words in MESSAGES.items():
-        if found := re.search(pattern, f"{message} | {line}"):
-            message = words.format(*[name for name in found.groups() if name])
-            break
-    return f"does not compile: line {number}, {line}: {message}"
+    return f"does not compile: line {number}, {line}: {error}"

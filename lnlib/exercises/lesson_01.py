@@ -32,7 +32,7 @@ def jacobian_of_y(x_hat, rstd, gamma):
 
 @exercise("dx", of_layers("dy", 2, 3, 5), terms=Terms("1", "dz; mean(dz); sum(dz)"))
 @mistakes("""
-    - dz.mean(axis=-1, keepdims=True) =>  # the route through the mean is missing.
+    - dz.mean(axis=-1, keepdims=True) =>  # the path through the mean is missing.
     .mean(axis=-1, keepdims=True) => / dz.shape[-1]  # every z_i moves with x_j, not z_j alone.
 """)
 def centre_backward(dz):
@@ -57,6 +57,7 @@ LENGTH_TERMS = Terms(
     "dy; y * sum(dy * y); y * mean(dy * y); mean(dy); sum(dy * y); dy * y * y;"
     "x * sum(dy * x); y * sum(dy * x)",
     {"length": "np.sqrt(sum(x * x))", "y": "x / length"},
+    {"length": "length", "1 / length": "1 / length", "length**2": "length**2"},
 )
 
 

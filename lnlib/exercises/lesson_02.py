@@ -4,7 +4,7 @@ import numpy as np
 
 from ..checker import Terms, mistakes
 from ..layernorm import LayerNormCache, layer_norm_backward
-from .data import ROWS_TERMS, layers, museum, of_layers, zero_at_1
+from .data import ROWS_TERMS, eps_slips, layers, layers_with_zero, museum, of_layers
 from .registry import exercise
 
 
@@ -23,21 +23,6 @@ FORWARD_TERMS = Terms(
 
 @exercise("y x_hat rstd", _forward_inputs, terms=FORWARD_TERMS)
 @mistakes("""
-    np.mean(xc**2, axis=-1 => x.var(ddof=1, axis=-1  # divided by D - 1 (ddof = 1); the layer has D.
-    np.sqrt(var + eps) => (np.sqrt(var) + eps)  # eps is outside the root: sqrt(var) + eps.
-    var + eps => var  # eps is missing.
-    var + eps => var + NUMBER  # eps is not the argument but fixed at {}.
-    np.sqrt(var + eps) => (np.sqrt(var) + NUMBER)  # eps is outside the root, and fixed at {}.
-    var + eps => var + eps**2  # eps is squared.
-    var + eps => np.maximum(var, eps)  # eps is a least variance here; the layer adds it.
-    var + eps => var * x.shape[-1] / (x.shape[-1] - 1)
-        two things: divided by D - 1 (ddof = 1), and eps is missing.
-    np.sqrt(var + eps) => (np.sqrt(var * x.shape[-1] / (x.shape[-1] - 1)) + eps)
-        two things: divided by D - 1 (ddof = 1), and eps is outside the root.
-    var + eps => var * x.shape[-1] / (x.shape[-1] - 1) + NUMBER
-        two things: divided by D - 1 (ddof = 1), and eps is fixed at {}.
-    np.sqrt(var + eps) => (np.sqrt(var * x.shape[-1] / (x.shape[-1] - 1)) + NUMBER)
-        two things: divided by D - 1 (ddof = 1), and eps is outside the root and fixed at {}.
     x - x.mean(axis=-1, keepdims=True) => x - x.mean(axis=0)
         the mean that is subtracted is not that of each row, which lies along axis=-1.
     x - x.mean(axis=-1, keepdims=True) => x - x.mean()  # "
@@ -45,6 +30,7 @@ FORWARD_TERMS = Terms(
         only the mean is that of each row; the variance lies along axis=-1 as well.
     np.mean(xc**2, axis=-1, keepdims=True) => x.var(axis=(0, 1))  # "
     np.mean(xc**2, axis=-1, keepdims=True) => x.var()  # "
+    var + eps => np.maximum(var, eps)  # eps is a least variance here; the layer adds it.
     np.sqrt(var + eps) => (var + eps)  # the root is missing: divided by the variance.
     1 / np.sqrt => np.sqrt  # this is the standard deviation; rstd is its reciprocal.
     np.mean(xc**2 => np.sum(xc**2  # the squares are summed and not divided by D.
@@ -53,6 +39,7 @@ FORWARD_TERMS = Terms(
     np.mean(xc**2 => np.mean(x**2  # the mean of x**2, not the variance: centre before you square.
     xc * rstd => x * rstd  # x is divided, but not centred: subtract the mean.
 """)
+@mistakes(eps_slips("var"))
 def forward_by_hand(x, gamma, beta, eps):
     """Return y (B, T, D), x_hat (B, T, D) and rstd (B, T, 1)."""
     xc = x - x.mean(axis=-1, keepdims=True)  # (B, T, D)
@@ -62,12 +49,10 @@ def forward_by_hand(x, gamma, beta, eps):
     return gamma * x_hat + beta, x_hat, rstd
 
 
-def _backward_inputs():
-    *others, (label, (*dy_x_hat_rstd, gamma)) = of_layers("dy x_hat rstd gamma", 2, 3, 5)().items()
-    return dict([*others, (label, (*dy_x_hat_rstd, zero_at_1(gamma)))])
+WITH_ZERO = of_layers("dy x_hat rstd gamma", 2, 3, 5, make=layers_with_zero)
 
 
-@exercise("dx dgamma dbeta", _backward_inputs, terms=ROWS_TERMS)
+@exercise("dx dgamma dbeta", WITH_ZERO, terms=ROWS_TERMS)
 @mistakes(museum(LayerNormCache))
 def backward_by_hand(dy, x_hat, rstd, gamma):
     """Return dx (B, T, D), dgamma (D,) and dbeta (D,)."""
@@ -95,7 +80,7 @@ FROM_Y = """
 
 @mistakes(FROM_Y)
 def _by_lnlib(dy, y, rstd, gamma, beta):
-    """Return the same by a backward pass that makes other numbers of a wrong x_hat."""
+    """Return the gradients by lnlib: of a wrong x_hat it makes other numbers than the formulas."""
     return layer_norm_backward(dy, LayerNormCache((y - beta) / gamma, rstd, gamma))
 
 

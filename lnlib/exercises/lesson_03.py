@@ -3,7 +3,6 @@
 import numpy as np
 
 from ..checker import Terms, mistakes
-from ..layernorm import layer_norm_forward
 from ..textbook import forward_rstd
 from .data import layer, of_layers
 from .registry import exercise
@@ -109,11 +108,11 @@ def central_difference(f, x, h):
 
 
 def _probe(seed, *shape, spread=1.0, eps=1e-5, value=-60):
-    """Return the probe of a LayerNorm, a function of x that may be complex, and x."""
+    """Return the probe of a LayerNorm, a function of x that may be complex or Dual, and x."""
     dy, x, gamma, beta = layer(seed, *shape)[:4]
 
     def f(x):
-        y, _ = layer_norm_forward(x * gamma, gamma, beta, eps)  # changes if all x move alike
+        y, _ = forward_rstd(x * gamma, gamma, beta, eps)  # changes if all x move alike
         return np.sum(dy * y) + value
 
     return f, spread * x
@@ -176,25 +175,16 @@ def blind_dy(dy, gamma):
     return dy - c * gamma
 
 
-def _row(seed, D, spread=1.0, eps=1e-5):
-    """Return a function of one row, the textbook layer under a random dy, with x and v."""
-    dy, x, gamma, beta = layer(seed, D)[:4]
-
-    def f(x):
-        return np.sum(dy * forward_rstd(x * gamma, gamma, beta, eps)[0])
-
-    return f, spread * x, 0.3 + np.random.default_rng(seed + 1).standard_normal(D)
-
-
 def _dual_inputs():
     x, v = np.array([0.7, -1.6, 2.3, 1.1]), np.array([0.4, 1.3, -0.9, 2.1])  # (4,) each
+    v6, v5 = (0.3 + np.random.default_rng(s).standard_normal(D) for s, D in ((40, 6), (42, 5)))
     return {
         "a sum": (lambda x: x[0] * 3 + x[1] + 5 - x[2], x, v),
         "a product": (lambda x: x[0] * x[1] * x[2] + x[3] * 2, x, v),
         "a power": (lambda x: (x[0] * 3 + x[2]) ** 3 + x[3], x, v),
         "a quotient and a root": (lambda x: np.sqrt(x[2]) / (x[0] * x[3] + 2), x, v),
-        "a row of LayerNorm": _row(39, 6),
-        "a row of LayerNorm in which eps counts": _row(41, 5, spread=0.004),
+        "a row of LayerNorm": (*_probe(39, 6, value=0), v6),
+        "a row of LayerNorm in which eps counts": (*_probe(41, 5, spread=0.004, value=0), v5),
     }
 
 

@@ -70,7 +70,7 @@ def compensated_sum(values):
     return total
 
 
-def _ranges():
+def _rows_of_all_sizes():
     sizes = 10.0 ** np.array([-30, 30, 0, -12, 25, 3])
     x, large = float32_rows(50, 2, 3, 5), -np.float32(1e30) * np.abs(float32_rows(51, 2, 3, 5))
     large[..., 2] = 1  # the largest entry, and not the largest in size
@@ -97,7 +97,7 @@ def _x_hat_in_float64(x):
     return cache.x_hat.astype(x.dtype)
 
 
-@exercise("x_hat", _ranges, rtol=5e-6, expected=_x_hat_in_float64)
+@exercise("x_hat", _rows_of_all_sizes, rtol=5e-6, expected=_x_hat_in_float64)
 @mistakes("""
     np.ldexp(x, -exponent) => x
     xc - xc.mean(axis=-1, keepdims=True) => xc  # the textbook's: neither scaled nor centred again.

@@ -1,5 +1,6 @@
 """Lesson 08: what a thread loads, a row in one warp, barriers, and a fused residual addition."""
 
+import functools
 import re
 
 import numpy as np
@@ -9,7 +10,7 @@ from ..gpu import read_source
 from ..gpu.listing import function_source
 from ..layernorm import layer_norm_forward
 from .data import layer
-from .kernels import code_of, launch, source_of
+from .kernels import code_of, launch, problem_far_away, source_of
 from .registry import exercise
 
 THREAD_CASES = {
@@ -50,8 +51,10 @@ def columns_of(thread, threads, width, D):
 
 EPS = 3e-4  # not the usual one
 SPREADS = np.array([1.0, 0.004, 3.0, 0.02, 0.5])[:, None]  # (5, 1): where eps counts, and not
-ROWS = (0.7 + SPREADS * np.random.default_rng(62).standard_normal((5, 32))).astype(np.float32)
-FAR = 400 + ROWS  # (5, 32): one centring still has four digits; the mean of the squares has none
+ROWS_OF_32 = (0.7 + SPREADS * np.random.default_rng(62).standard_normal((5, 32))).astype(np.float32)
+FAR_ROWS = (
+    400 + ROWS_OF_32
+)  # (5, 32): one centring still has four digits; the mean of the squares has none
 ROW_KERNEL = """
 __global__ void rows_of_32(const float *x, float *y, float eps)
 {
@@ -60,7 +63,7 @@ __global__ void rows_of_32(const float *x, float *y, float eps)
 }"""
 
 
-def _run_normalise(function, rows=ROWS):
+def _run_normalise(function, rows=ROWS_OF_32):
     def run():
         pieces = "", source_of(function(), "normalise"), ROW_KERNEL
         shapes, numbers = {"y": rows.shape}, {"eps": np.float32(EPS)}
@@ -71,8 +74,8 @@ def _run_normalise(function, rows=ROWS):
 
 def _far_rows(function):
     """Say if rows with a large mean come out wrong, or what was tried."""
-    x = FAR[[0, 2]].astype(np.float64)  # (2, 32): the spreads of 1 and 3
-    y = _run_normalise(function, FAR[[0, 2]])()
+    x = FAR_ROWS[[0, 2]].astype(np.float64)  # (2, 32): the spreads of 1 and 3
+    y = _run_normalise(function, FAR_ROWS[[0, 2]])()
     error = np.abs(y - (x - x.mean(1, keepdims=True)) / np.sqrt(x.var(1, keepdims=True) + EPS))
     if not error.max() < 1e-3:
         return (
@@ -116,7 +119,7 @@ def _lanes(values, *steps, partner=np.bitwise_xor, send_first=False):
 """)
 def normalise_in_a_warp():
     """Return what the solution's CUDA computes, with NumPy: the rows, normalised."""
-    x = ROWS.astype(np.float64)  # (5, 32), a number in each lane
+    x = ROWS_OF_32.astype(np.float64)  # (5, 32), a number in each lane
     xc = x - _lanes(x, 1, 2, 4, 8, 16) / 32
     var = _lanes(xc * xc, 1, 2, 4, 8, 16) / 32
     return xc / np.sqrt(var + EPS)
@@ -206,7 +209,6 @@ def sum_with_barriers():
 
 
 KERNELS = {64: "add_forward<64, 4, 4>", 32: "add_forward<32, 8, 1>"}
-SHORT_START = r"(?<!long )\b(?:int|unsigned)\b \w+ = [^;%()]*\bstart\b[^;%()]*"  # a remainder fits
 
 
 def _residual_kernel():
@@ -233,14 +235,17 @@ def _residual(D=1000):
     return dict(zip(("a", "b", "gamma", "beta"), (x.astype(np.float32) for x in arrays)))
 
 
-def _launch_residual(function, threads=64, D=1000, counts=None):
+def _launch_residual(function, threads=64, D=1000, counts=None, row=0):
     before, after = _residual_kernel()
     pieces, inputs = (before, source_of(function(), "load_sum"), after), _residual(D)
     rows = len(inputs["a"])
     shapes = {"s": (rows, D), "y": (rows, D)}
     shapes |= {name: (rows, 1) for name in ("mean", "mean_lo", "rstd")}
-    numbers = {"eps": np.float32(1e-5), "D": np.int32(D)}
-    results = launch(pieces, KERNELS[threads], rows, threads, inputs, shapes, numbers, counts)
+    numbers = {"eps": np.float32(1e-5), "one_over_D": np.float32(1 / D)}
+    numbers |= {"rows": np.int64(row + rows), "D": np.int32(D)}
+    results = launch(
+        pieces, KERNELS[threads], rows, threads, inputs, shapes, numbers, counts, row=row
+    )
     return results["s"], results["y"]
 
 
@@ -265,8 +270,8 @@ def _still_wrong(function):
         mine = _launch_residual(function, threads, D)
         if not all(np.allclose(a, b, atol=1e-4) for a, b in zip(mine, (s, _normalised(s, D)))):
             return f"Right for 64 threads with 4 vectors of 4 and rows of 1000, but not for {why}."
-    if short := re.search(SHORT_START, code_of(function())):
-        return f"Right for these rows, but an int ends at 2**31, and {short[0]} cuts start."
+    if problem := problem_far_away(functools.partial(_launch_residual, function, 32, 250)):
+        return problem
     return Score("16 bytes per element, in three orders of the threads; and with vectors of 1.")
 
 

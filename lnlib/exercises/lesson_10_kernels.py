@@ -2,9 +2,10 @@
 
 A stub gets the head of a kernel and returns the kernel. The checker launches it behind the text of
 layernorm.cu, so that it can use what stands there. In the answers below, which NumPy works out, a
-`Launch` comes where the stub has the head.
+`LaunchInputs` comes where the stub has the head.
 """
 
+import functools
 import re
 from typing import NamedTuple
 
@@ -13,7 +14,7 @@ import numpy as np
 from ..checker import BadResult, Score, mistakes
 from ..gpu import read_source
 from .data import layer
-from .kernels import code_of, launch, source_of
+from .kernels import code_of, launch, problem_far_away, source_of
 from .lesson_10_rms import rms_backward, rms_forward
 from .registry import exercise
 
@@ -29,10 +30,10 @@ __global__ void __launch_bounds__(THREADS) rms_backward(
     long long rows, int D)
 """
 TEMPLATES = {64: "<64, 4, 4>", 32: "<32, 8, 1>"}  # threads -> threads, vectors and their width
-BLOCKS, ROWS = 4, 11  # two or three rows each, and an even number of blocks: n % 2 is no buffer
+GRID, N_ROWS = 4, 11  # two or three rows each, and an even number of blocks: n % 2 is no buffer
 
 
-class Launch(NamedTuple):
+class LaunchInputs(NamedTuple):
     """What a kernel is launched with.
 
     Attributes
@@ -50,12 +51,12 @@ class Launch(NamedTuple):
     eps: float
 
 
-def _run_rms(text, given, counts=None):
+def _run_rms(text, given, counts=None, row=0):
     """Return y and rstd of a forward kernel, dx and dgamma of a backward one, which gets a dy."""
-    (N, D), blocks = given.inputs["x"].shape, BLOCKS
+    (N, D), blocks = given.inputs["x"].shape, GRID
     if "dy" in given.inputs:  # whose blocks leave partial sums of dgamma
         kernel, shapes = "rms_backward", {"dx": (N, D), "partial": (blocks, D)}
-        numbers = {"rows": np.int64(N), "D": np.int32(D)}
+        numbers = {"rows": np.int64(row + N), "D": np.int32(D)}
     else:
         kernel, blocks, shapes = "rms_forward", N, {"y": (N, D), "rstd": (N, 1)}
         numbers = {"eps": np.float32(given.eps), "D": np.int32(D)}
@@ -64,7 +65,7 @@ def _run_rms(text, given, counts=None):
         raise BadResult(f"adds to {name}, which never got a value: {name}[v] = Vector<WIDTH>()")
     pieces = read_source(), source, ""
     kernel += TEMPLATES[threads]
-    done = launch(pieces, kernel, blocks, threads, given.inputs, shapes, numbers, counts)
+    done = launch(pieces, kernel, blocks, threads, given.inputs, shapes, numbers, counts, row=row)
     if "partial" in done:
         done["partial"] = done["partial"].sum(axis=0, dtype=np.float64)
     return tuple(done.values())
@@ -79,24 +80,6 @@ def _never_cleared(code):
             added = re.search(rf"\b{name}\s*\[[^;]*\+=", code)
             if added and not re.search(f"{made}|{passed}", code):
                 return name
-
-
-def _too_long_for_an_int(code, forward):
-    """Return a product that may pass 2**31 but is computed with ints, or None.
-
-    Parameters
-    ----------
-    code : str
-        A kernel, with its head.
-    forward : bool
-        Whether blockIdx.x is the number of a row; in the backward kernel it is a small number.
-    """
-    rows = re.findall(r"(?<!long )\bint\s+(\w+)\s*=\s*blockIdx\.x\s*;", code)
-    names = "|".join([*rows, r"blockIdx\.x"] if forward else rows)
-    whole = re.findall(r"(?<!long )\bint\s+(\w+)", code)
-    for found in re.finditer(rf"(?<![)*])(?<![)*]\s)\b({names})\s*\*\s*(\w+)", code):
-        if names and found[2] in whole:
-            return found[0]
 
 
 def _finite_and_wrong(function, head, given):
@@ -128,12 +111,13 @@ def _kernel(head, names, **once):
         (given,), counts = _launches(names)["rows of 1000"], {}
         _run_rms(function(head), given, counts)
         for name, way in once.items():
-            size = BLOCKS / ROWS if name == "partial" else 1  # of that of x
+            size = GRID / N_ROWS if name == "partial" else 1  # of that of x
             times = getattr(counts[name], way) / given.inputs["x"].nbytes / size
             if times > 1.1:
                 return f"Right numbers, but {name} is {way} {times:.3g} times. Once will do."
-        if product := _too_long_for_an_int(code_of(function(head)), "y" in once):
-            return f"Right for these rows, but an int ends at 2**31: {product} needs a long long."
+        (narrow,) = _launches(names)["rows of 201"]
+        if problem := problem_far_away(functools.partial(_run_rms, function(head), narrow)):
+            return problem
         if "y" in once and (problem := _finite_and_wrong(function, head, given)):
             return problem
         ways = ", ".join(f"{name} {way} once" for name, way in once.items())
@@ -146,17 +130,18 @@ def _kernel(head, names, **once):
 
 
 def _launches(names):
-    """Return {what is special: (Launch,)}: two warps and vectors of 4, one warp and single ones."""
+    """Return {what is special: (inputs,)}: two warps and vectors of 4, one warp and single ones."""
     launches = {}
     for D, threads, width, eps in ((1000, 64, 4, 0.1), (201, 32, 1, 1e-5)):
-        a = layer(D, ROWS, D)
+        a = layer(D, N_ROWS, D)
         arrays = a._asdict() | {"rstd": rms_forward(a.x, a.gamma, eps)[2]}
         inputs = {name: arrays[name].astype(np.float32) for name in names.split()}
-        launches[f"rows of {D}"] = (Launch(threads, width, inputs, eps),)
+        launches[f"rows of {D}"] = (LaunchInputs(threads, width, inputs, eps),)
     return launches
 
 
 def _wide(head):
+    """Return the input arrays in float64, in the order of the kernel's arguments."""
     return (array.astype(np.float64) for array in head.inputs.values())
 
 
@@ -168,25 +153,32 @@ def _row_sums(values, head, threads=None):
     return np.stack([np.bincount(group, row)[group] for row in values])  # (N, D)
 
 
+def _on_inputs(function):
+    """Return a wrong pass of lesson_10_rms as a function of `LaunchInputs`."""
+
+    def mistake(head, **number):
+        values = list(_wide(head))
+        if len(values) == 2:  # x, gamma
+            y, _, rstd = function(*values, head.eps, **number)
+            return y, rstd
+        x, dy, gamma, rstd = values
+        return function(dy, x * rstd, rstd, gamma, **number)
+
+    return mistake
+
+
 @exercise("y rstd", **_kernel(FORWARD_HEAD, "x gamma", x="loaded", y="stored"))
 @mistakes("""
     return y, rstd => return np.nan * y, np.nan * rstd
         only NaN: nobody writes it, or what += adds to, and registers, never got a value.
-    ms = => x = x - x.mean(1)[:, None]; ms =  # this is LayerNorm: RMSNorm subtracts no mean.
-    / x.shape[1] =>  # the sum of the squares is not divided by D.
     x * x, head => x, head  # the sum, not the sum of squares, is under the root.
     x * x, head) => x * x, head, threads=1)  # every thread has only its own part: use block_sum.
     x * x, head) => x * x, head, threads=32)  # every warp has only its own part: use block_sum.
     gamma * =>  # gamma is missing.
     y = gamma * (x => y = gamma * ((x - x.mean(1)[:, None])  # x is centred; in RMSNorm nothing is.
     ms = => x = x[:1] + 0 * x; ms =  # every block works on row 0, not on row blockIdx.x.
-    y, rstd[:, :1] => y, 1 / rstd[:, :1]  # this is the root; rstd is its reciprocal.
-    ms + head.eps => ms  # eps is missing.
-    np.sqrt(ms + head.eps) => (np.sqrt(ms) + head.eps)  # eps is outside the root: sqrt(ms) + eps.
-    ms + head.eps => ms + NUMBER  # eps is not the argument but fixed at {}.
-    ms = _row_sums(x * x, head) / x.shape[1] => ms = _row_sums(x * x, head) / (x.shape[1] - 1)
-        divided by D - 1; the layer has D.
 """)
+@mistakes([(words, _on_inputs(wrong)) for words, wrong in rms_forward.mistakes])
 def rms_forward_kernel(head):
     """Return what the solution's CUDA computes, with NumPy: y and rstd."""
     x, gamma = _wide(head)  # (N, D), (D,)
@@ -194,16 +186,6 @@ def rms_forward_kernel(head):
     rstd = 1 / np.sqrt(ms + head.eps)
     y = gamma * (x * rstd)
     return y, rstd[:, :1]
-
-
-def _on_launches(backward):
-    """Return backward(dy, x_hat, rstd, gamma) as a function of a launch."""
-
-    def mistake(head, **number):
-        x, dy, gamma, rstd = _wide(head)
-        return backward(dy, x * rstd, rstd, gamma, **number)
-
-    return mistake
 
 
 UNSEEN = "eps is", "divided by len", "multiplied by gamma"  # in float32, or in rows of (N, D)
@@ -222,7 +204,7 @@ BACKWARD_ONCE = {"x": "loaded", "dy": "loaded", "dx": "stored", "partial": "stor
     (dy * x_hat).sum => (dy * x_hat)[-4:].sum  # only the last row of each block: clear it once.
 """)
 @mistakes(
-    [(words, _on_launches(f)) for words, f in rms_backward.mistakes if not words.startswith(UNSEEN)]
+    [(words, _on_inputs(f)) for words, f in rms_backward.mistakes if not words.startswith(UNSEEN)]
 )
 def rms_backward_kernel(head):
     """Return what the solution's CUDA computes, with NumPy: dx and dgamma."""

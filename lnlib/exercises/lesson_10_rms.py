@@ -4,17 +4,22 @@ import numpy as np
 
 from ..checker import Terms, edited, mistakes
 from ..gradcheck import gradcheck
-from .data import ROWS_TERMS, layer, layers, of_rmsnorm, zero_at_1
+from .data import ROWS_TERMS, eps_slips, layer, layers_with_zero, of_layers, of_rmsnorm
 from .registry import exercise
 from .watch import blocks_are_used, units_off
 
 
 def _rms_layers(*shape):
-    """Return `layers`, with small rows, where eps counts, in place of flat ones."""
-    ordinary, flat, other = layers(*shape).items()
-    small = flat[1]._replace(x=layer(72, *flat[1].x.shape).x / 200)
-    matrix = ("rows of shape (N, D)", layer(73, *shape[-2:]))
-    return dict([ordinary, ("small rows", small), other] + [matrix] * (len(shape) > 1))
+    """Return `layers_with_zero`, with small rows for flat ones, and with the cache of RMSNorm."""
+    ordinary, flat, other = layers_with_zero(*shape).values()
+    small = flat._replace(x=layer(72, *flat.x.shape).x / 200)
+    some = {"ordinary rows": ordinary, "small rows": small, "another shape": other}
+    if len(shape) > 1:
+        some["rows of shape (N, D)"] = layer(73, *shape[-2:])
+    for label, a in some.items():
+        y, x_hat, rstd = rms_forward(a.x, a.gamma, 1e-5)
+        some[label] = a._replace(y=y, cache=a.cache._replace(x_hat=x_hat, rstd=rstd))
+    return some
 
 
 def _rms_inputs():
@@ -22,32 +27,24 @@ def _rms_inputs():
     return some | {"eps = 0.1": (*_rms_layers(3, 4, 2)["another shape"][1:3], 0.1)}
 
 
-FORWARD_TERMS = Terms(
+RMS_FORWARD_TERMS = Terms(
     "rstd; 1; rstd**2; 1 / rstd",
     "gamma * x; x; mean(x); gamma * mean(x); 1",
     {"rstd": "1 / np.sqrt(mean(x * x) + eps)"},
 )
 
 
-@exercise("y x_hat rstd", _rms_inputs, terms=FORWARD_TERMS)
+@exercise("y x_hat rstd", _rms_inputs, terms=RMS_FORWARD_TERMS)
 @mistakes("""
     rstd = 1 => x = x - x.mean(-1)[..., None]; rstd = 1  # this is LayerNorm: subtract no mean.
     np.mean(x * x => np.var(x  # the variance is in it. Nothing is centred: the mean of x**2.
     np.mean => np.sum  # a sum where the mean of x**2 belongs: not divided by D.
     keepdims=True) + eps) => keepdims=True)) + eps  # eps is added to rstd, not inside the root.
-    1 / np.sqrt( => 1 / (np.sqrt(
-    keepdims=True) + eps) => keepdims=True)) + eps)  # eps is outside the root: sqrt(ms) + eps.
-    + eps) => )  # eps is missing.
-    + eps) => + NUMBER)  # eps is not the argument but fixed at {}.
     keepdims=True) + eps) => keepdims=True)) + NUMBER  # eps is added to rstd, and fixed at {}.
-    1 / np.sqrt( => 1 / (np.sqrt(
-    keepdims=True) + eps) => keepdims=True)) + NUMBER)  # eps is outside the root, and fixed at {}.
-    + eps) => + eps**2)  # eps is squared.
     + eps) => - eps)  # eps is subtracted.
-    np.mean(x * x, => 1 / (1 - 1 / x.shape[-1]) * np.mean(x * x,
-        divided by D - 1; the layer has D.
     1 / np.sqrt => np.sqrt  # this is the root; rstd is its reciprocal.
 """)
+@mistakes(eps_slips("np.mean(x * x, axis=-1, keepdims=True)"))
 def rms_forward(x, gamma, eps):
     """Return y (B, T, D), x_hat (B, T, D) and rstd (B, T, 1)."""
     rstd = 1 / np.sqrt(np.mean(x * x, axis=-1, keepdims=True) + eps)  # (B, T, 1)
@@ -63,20 +60,10 @@ RMS_JACOBIAN_TERMS = Terms(
 )
 
 
-def _with_cache(names, *shape):
-    """Return the cases {what is special: the named values of a Layer and of its RMSNorm}."""
-
-    def cases():
-        for label, a in _rms_layers(*shape).items():
-            _, x_hat, rstd = rms_forward(a.x, a.gamma, 1e-5)
-            gamma = zero_at_1(a.gamma) if label == "another shape" else a.gamma  # (D,)
-            values = {"dy": a.dy, "x_hat": x_hat, "rstd": rstd, "gamma": gamma}
-            yield label, tuple(values[name] for name in names.split())
-
-    return cases
+ONE_ROW = of_layers("x_hat rstd", 5, make=_rms_layers)
 
 
-@exercise("jacobian", _with_cache("x_hat rstd", 5), terms=RMS_JACOBIAN_TERMS)
+@exercise("jacobian", ONE_ROW, terms=RMS_JACOBIAN_TERMS)
 @mistakes("""
     np.outer => rstd**2 * np.outer  # rstd**3 goes with x; x_hat has two of them in it already.
     np.outer(x_hat, x_hat) => x_hat * x_hat  # one row; all products are needed: np.outer.
@@ -88,7 +75,10 @@ def rms_jacobian(x_hat, rstd):
     return rstd * (np.eye(D) - np.outer(x_hat, x_hat) / D)
 
 
-@exercise("dx dgamma", _with_cache("dy x_hat rstd gamma", 2, 3, 5), terms=ROWS_TERMS)
+MANY_ROWS = of_layers("dy x_hat rstd gamma", 2, 3, 5, make=_rms_layers)
+
+
+@exercise("dx dgamma", MANY_ROWS, terms=ROWS_TERMS)
 @mistakes("""
     (g - => (g - g.mean(axis=-1, keepdims=True) -  # LayerNorm's mean term; this layer has no mean.
     - x_hat * along =>  # only the straight route is there: rstd depends on every x too.

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from ..checker import Score, edited, edits, mistakes
+from ..checker import Score, mistakes
 from .data import layer, zero_at_1
 from .registry import exercise
 
@@ -30,13 +30,13 @@ def _run_pair(function, x, r, gamma, eps, dy, dz):
     return y, z, dx, dr, dgamma
 
 
-def _arrays(cache):
+def _arrays_in_cache(cache):
     """Yield the arrays in a cache: a tuple, a list, a dict, or an array itself."""
     if isinstance(cache, np.ndarray):
         yield cache
     elif isinstance(cache, tuple | list | dict):
         for each in cache.values() if isinstance(cache, dict) else cache:
-            yield from _arrays(each)
+            yield from _arrays_in_cache(each)
     elif not (cache is None or np.isscalar(cache)):
         raise TypeError("the cache holds something that is no array, tuple, list or dict")
 
@@ -49,23 +49,22 @@ def _weigh(function):
     forward(b.x, a.x, b.gamma, 1e-5)  # another layer's: what is kept outside the cache is lost
     if not all(map(np.array_equal, gradients, backward(a.dy, b.dy, cache))):
         return "The numbers are right, but after other calls the same cache gives other gradients."
-    kept = {id(k): k.nbytes for k in _arrays(cache) if not np.may_share_memory(k, z)}
+    kept = {id(k): k.nbytes for k in _arrays_in_cache(cache) if not np.may_share_memory(k, z)}
     extra = (sum(kept.values()) - kept.get(id(a.gamma), 0)) / a.x.nbytes
     if extra > 1.5:
         return f"Right numbers, but beside z the cache holds {extra:.1f} values per element."
     return Score(f"Beside z, which is in use anyway, it keeps {extra:.2f} values per element.")
 
 
-def _mistake(edit):
-    def mistake(*arguments, number=None):
-        pair = edited(add_rms_norm, edit)
-        pair.__globals__["NUMBER"] = number
-        return _run_pair(pair, *arguments)
-
-    return mistake
-
-
-MISTAKES = edits("""
+@exercise(
+    "y z dx dr dgamma",
+    _cases,
+    prepare=lambda function: lambda *arguments: _run_pair(function, *arguments),
+    judge=_weigh,
+    expected=lambda *arguments: _run_pair(add_rms_norm, *arguments),
+)
+@mistakes(
+    """
     through_norm + dz => through_norm  # dz is missing: the stream's gradient comes back too.
     return dx, dx => return dx, dz  # r is a part of z as x is, so both have the same gradient.
     return dx, dx => return dx, through_norm  # dz is missing here: x and r both reach z.
@@ -81,17 +80,9 @@ MISTAKES = edits("""
         z_hat is y / gamma only where gamma is not zero. Keep z in the cache, and rstd.
     + eps => + NUMBER  # eps is not the argument but fixed at {}.
     (dy * z_hat) => ((dy + dz) * z_hat)  # gamma reaches y only, so only dy belongs here.
-""")
-
-
-@exercise(
-    "y z dx dr dgamma",
-    _cases,
-    prepare=lambda function: lambda *arguments: _run_pair(function, *arguments),
-    judge=_weigh,
-    expected=lambda *arguments: _run_pair(add_rms_norm, *arguments),
+""",
+    run=_run_pair,
 )
-@mistakes([(words, _mistake(edit)) for words, several in MISTAKES.items() for edit in several])
 def add_rms_norm():
     """Return forward(x, r, gamma, eps) and backward(dy, dz, cache)."""
 

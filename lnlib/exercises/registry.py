@@ -9,7 +9,7 @@ from ..checker import Exercise, Verdict, edits, functions_of, verdict_on
 from ..checker.edits import source_of_function
 
 EXERCISES = {}  # name of the function -> Exercise; `load` fills it
-ROWS = "axis=(0, 1)", "axis=tuple(range(dy.ndim - 1))"
+ALL_ROWS = "axis=(0, 1)", "axis=tuple(range(dy.ndim - 1))"
 OF_A_ROW = """
     axis=-1 => axis=0  # a wrong axis: axis 0 mixes rows; a row lies along axis=-1.
     axis=-1 => axis=1  # a wrong axis: axis 1 mixes the T rows; a row lies along axis=-1.
@@ -30,7 +30,7 @@ AXES = edits(OF_A_ROW + OF_ALL_ROWS)  # mistakes that are made wherever an axis 
 def axes_of(right):
     """Return {what is wrong: edits} for the axes that stand in the source of right."""
     source = source_of_function(right)
-    tables = [OF_ALL_ROWS.replace("ROWS", rows) for rows in ROWS if rows in source]
+    tables = [OF_ALL_ROWS.replace("ROWS", rows) for rows in ALL_ROWS if rows in source]
     return edits("".join([OF_A_ROW * ("axis=-1" in source), *tables]))
 
 

@@ -1,6 +1,6 @@
 """The fused CUDA kernels: on a GPU through CuPy, compiled without one, or emulated on this CPU."""
 
-from ..emulator import EmulationError, Launch, Traffic, Unsupported
+from ..emulator import EmulationError, Launch, Traffic, Unsupported, without_comments
 from ..emulator import available as emulator_available
 from ..emulator import status as emulator_status
 from .emulated import emulate, emulate_backward, emulate_forward

@@ -3,7 +3,7 @@
 import numpy as np
 
 from ..checks import check_rows
-from .instances import STORED
+from .dispatch import STORED
 
 
 def check_kernel(kernel, known):
@@ -31,6 +31,12 @@ def load_width(backend, width, D, *arrays):
     return width or best
 
 
+def check_parameter(backend, name, array, x):
+    """Raise TypeError or ValueError if this cannot be gamma for x: of its dtype, or float32."""
+    is_float32 = getattr(array, "dtype", None) == np.float32
+    check_array(backend, name, array, x.shape[-1:], np.float32 if is_float32 else x.dtype)
+
+
 def check_array(backend, name, array, shape=None, dtype=None):
     """Raise TypeError or ValueError if the kernels cannot read this array, or it is another's."""
     kind = backend.xp.ndarray
@@ -40,7 +46,7 @@ def check_array(backend, name, array, shape=None, dtype=None):
     if dtype is not None and array.dtype != dtype:
         raise TypeError(f"{name} must have dtype {dtype}, got {array.dtype}")
     if array.dtype.name not in STORED or not array.dtype.isnative:
-        known = ", ".join(f"{dtype} ({stored.cpp})" for dtype, stored in STORED.items())
+        known = ", ".join(f"{dtype} ({cpp})" for dtype, cpp in STORED.items())
         raise TypeError(f"{name} must have one of the dtypes {known}, got {array.dtype}")
     if shape is not None and array.shape != shape:
         raise ValueError(f"{name} must have shape {shape}, to fit x, got shape {array.shape}")

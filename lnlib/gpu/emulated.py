@@ -5,11 +5,12 @@ import functools
 import numpy as np
 
 from .. import emulator
-from ..emulator import FLUSHES
+from ..emulator import FLUSHES, SHARED_LIMIT
 from . import nvrtc, passes
 from .listing import read_source
 
 BLOCKS = 3  # resident at a time, of the backward pass: few, so that each has several rows
+SHARED_BYTES = SHARED_LIMIT  # of a block, at most; a T4 has 64 KiB
 
 
 def emulate(launch, order="forward", counts=None, seconds=300, flush=FLUSHES):
@@ -46,7 +47,7 @@ def emulate_forward(
     ----------
     x : ndarray, shape (..., D), float32 or float16, or uint16 with the bits of bfloat16
         C-contiguous, as the GPU needs it.
-    gamma, beta : ndarray, shape (D,), dtype of x
+    gamma, beta : ndarray, shape (D,), both dtype of x or both float32
     eps : float
     kernel : {"forward", "forward_looping"}
     order : {"forward", "reverse"} or int
@@ -97,7 +98,7 @@ def emulate_backward(
     Returns
     -------
     dx : ndarray, shape (..., D), dtype of x
-    dgamma, dbeta : ndarray, shape (D,), dtype of x
+    dgamma, dbeta : ndarray, shape (D,), dtype of gamma
 
     Raises
     ------
@@ -116,8 +117,8 @@ def backend(order="forward", source=None, counts=None, flush=FLUSHES):
         address=lambda array: array.ctypes.data,
         check_place=lambda name, array: None,
         run=functools.partial(_emulate_instance, source, order, counts, flush),
-        resident_blocks=lambda configuration: BLOCKS,
-        shared_limit=lambda: 227 * 1024,  # as on sm_90
+        resident_blocks=lambda chosen: BLOCKS,
+        shared_limit=lambda: SHARED_BYTES,
     )
 
 

@@ -17,16 +17,19 @@
 // thread t of the row owns vectors t, t + THREADS, t + 2 * THREADS, ...: neighbours read neighbours
 // in memory.
 
-#ifdef HALF_TYPES  // asked for at the launch if T is one of them; the rest needs no header
+// A half type needs its header. The launcher defines these words for the kernels that need them.
+#ifdef WITH_BFLOAT16
 #include <cuda_bf16.h>
+#endif
+#ifdef WITH_HALF
 #include <cuda_fp16.h>
 #endif
 
-// WIDTH numbers that are loaded or stored by one instruction: 16 bytes if WIDTH is 4, or 8 for the
-// half types. That needs D to be a multiple of WIDTH and arrays that start at a multiple of 16
-// bytes; otherwise WIDTH is 1.
+// WIDTH numbers that are loaded or stored together: 16 bytes by one instruction if WIDTH is 4, or 8
+// for the half types. That needs D to be a multiple of WIDTH and arrays that start at a multiple of
+// 16 bytes; otherwise WIDTH is 1. (8 floats, beside 8 half numbers, take two instructions.)
 template <int WIDTH, class T = float>
-struct alignas(sizeof(T) * WIDTH) Vector {
+struct alignas(sizeof(T) * WIDTH < 16 ? sizeof(T) * WIDTH : 16) Vector {
     T at[WIDTH];
 };
 using Four = Vector<4>;
@@ -36,7 +39,6 @@ template <int WIDTH, class T>
 __device__ Vector<WIDTH> wide(Vector<WIDTH, T> stored)
 {
     Vector<WIDTH> row;
-#pragma unroll
     for (int j = 0; j < WIDTH; j++)
         row.at[j] = float(stored.at[j]);
     return row;
@@ -47,7 +49,6 @@ template <class T, int WIDTH>
 __device__ Vector<WIDTH, T> narrow(Vector<WIDTH> row)
 {
     Vector<WIDTH, T> stored;
-#pragma unroll
     for (int j = 0; j < WIDTH; j++)
         stored.at[j] = T(row.at[j]);
     return stored;
@@ -61,11 +62,20 @@ __device__ int member()
     return threadIdx.x % THREADS;
 }
 
+// The number of the row that this thread's group works on first.
+template <int THREADS, int ROWS>
+__device__ long long first_row()
+{
+    static_assert(THREADS == 32 || ROWS == 1, "block_sum knows one group, or groups of one warp");
+    return (long long)blockIdx.x * ROWS + threadIdx.x / THREADS;
+}
+
 // ---- Sums over a block --------------------------------------------------------------------------
 
-__device__ Four operator+(Four a, Four b)
+template <int WIDTH>
+__device__ Vector<WIDTH> operator+(Vector<WIDTH> a, Vector<WIDTH> b)
 {
-    for (int j = 0; j < 4; j++)
+    for (int j = 0; j < WIDTH; j++)
         a.at[j] += b.at[j];
     return a;
 }
@@ -84,11 +94,12 @@ __device__ float2 other_lane(float2 value, int bits)
     return make_float2(other_lane(value.x, bits), other_lane(value.y, bits));
 }
 
-// Pairs of lanes, then pairs of pairs, ...: after five steps every lane has the sum of all 32.
-template <class T>
+// Pairs of lanes, then pairs of pairs, ...: after five steps every lane has the sum of all 32. If
+// only LANES numbers are different, lane by lane, fewer steps give their sum.
+template <int LANES = 32, class T>
 __device__ T warp_sum(T value, int first_bit = 1)
 {
-    for (int bits = first_bit; bits < 32; bits *= 2)
+    for (int bits = first_bit; bits < LANES; bits *= 2)
         value = value + other_lane(value, bits);
     return value;
 }
@@ -103,12 +114,13 @@ __device__ T block_sum(T value, int buffer)
     value = warp_sum(value);
     if (THREADS == 32)
         return value;
-    __shared__ T slots[2][32];
+    const int WARPS = THREADS / 32;  // 2, 4, 8, 16 or 32
+    __shared__ T slots[2][WARPS];
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
     if (lane == 0)
         slots[buffer][warp] = value;
     __syncthreads();
-    return warp_sum(lane < THREADS / 32 ? slots[buffer][lane] : T());
+    return warp_sum<WARPS>(slots[buffer][lane % WARPS]);
 }
 
 // ---- Forward ------------------------------------------------------------------------------------
@@ -156,7 +168,6 @@ __device__ float sum(Vector<WIDTH> terms)
 {
 #pragma unroll
     for (int half = WIDTH / 2; half > 0; half /= 2)
-#pragma unroll
         for (int j = 0; j < half; j++)
             terms.at[j] += terms.at[j + half];
     return terms.at[0];
@@ -165,31 +176,39 @@ __device__ float sum(Vector<WIDTH> terms)
 template <int WIDTH>
 __device__ Vector<WIDTH> product(Vector<WIDTH> a, Vector<WIDTH> b)
 {
-#pragma unroll
     for (int j = 0; j < WIDTH; j++)
         a.at[j] *= b.at[j];
     return a;
 }
 
-// The sum of what this thread holds of the row.
+template <int WIDTH>
+__device__ Vector<WIDTH> operator-(Vector<WIDTH> row, float mean)
+{
+    for (int j = 0; j < WIDTH; j++)
+        row.at[j] -= mean;
+    return row;
+}
+
+// The sum of what this thread holds of the row. Vectors are added up first: WIDTH sums, none of
+// which waits for another.
 template <int VECTORS, int WIDTH>
 __device__ float sum(const Vector<WIDTH> (&row)[VECTORS])
 {
-    float total = 0;
+    Vector<WIDTH> total = row[0];
 #pragma unroll
-    for (int v = 0; v < VECTORS; v++)
-        total += sum(row[v]);
-    return total;
+    for (int v = 1; v < VECTORS; v++)
+        total = total + row[v];
+    return sum(total);
 }
 
 template <int VECTORS, int WIDTH>
 __device__ float sum_of_squares(const Vector<WIDTH> (&row)[VECTORS])
 {
-    float total = 0;
+    Vector<WIDTH> total = product(row[0], row[0]);
 #pragma unroll
-    for (int v = 0; v < VECTORS; v++)
-        total += sum(product(row[v], row[v]));
-    return total;
+    for (int v = 1; v < VECTORS; v++)
+        total = total + product(row[v], row[v]);
+    return sum(total);
 }
 
 // Subtracts the mean from this thread's part of a row. The padding must stay zero, because it is
@@ -200,33 +219,35 @@ __device__ void subtract(Vector<WIDTH> (&row)[VECTORS], float mean, int vectors)
 #pragma unroll
     for (int v = 0; v < VECTORS; v++)
         if (member<THREADS>() + v * THREADS < vectors)
-#pragma unroll
-            for (int j = 0; j < WIDTH; j++)
-                row[v].at[j] -= mean;
+            row[v] = row[v] - mean;
 }
 
-// One block per row. The row is loaded once and stays in registers, so that centring it twice and
-// squaring what is left costs no more traffic. (__restrict__ promises that the array overlaps no
-// other: loads may then be moved ahead of stores. __launch_bounds__ lets the compiler count on at
-// most THREADS threads when it hands out registers, and leave enough of them for a second block of
-// 512: sm_75 would miss that by two; sm_70 would spill. 0 asks for nothing.)
+// A block has ROWS rows: one, or if rows are short one in every warp. Each is loaded once and stays
+// in registers, so that centring it twice and squaring what is left costs no more traffic.
+// (__restrict__ promises that the array overlaps no other: loads may then be moved ahead of stores.
+// __launch_bounds__ lets the compiler count on at most so many threads when it hands out registers.
+// Its second number is how many blocks shall fit on a multiprocessor: with 1024 threads in all, a
+// thread gets at most 64 registers. We ask for that on a T4, which holds 1024 threads, and where
+// the compiler would miss it by a few, or spill. sm_70 would spill if asked. 0 asks for nothing.)
 #if __CUDA_ARCH__ < 750
-#define BLOCKS_OF_512 0
+#define CAPPED false
 #else
-#define BLOCKS_OF_512 2
+#define CAPPED (__CUDA_ARCH__ == 750 || THREADS == 512 || sizeof(T) < sizeof(P))
 #endif
-template <int THREADS, int VECTORS, int WIDTH, class T = float>
-__global__ void __launch_bounds__(THREADS, THREADS == 512 ? BLOCKS_OF_512 : 0) forward(
-    const Vector<WIDTH, T> *x, const Vector<WIDTH, T> *gamma, const Vector<WIDTH, T> *beta,
+template <int THREADS, int VECTORS, int WIDTH, int ROWS = 1, class T = float, class P = T>
+__global__ void __launch_bounds__(THREADS * ROWS, CAPPED ? 1024 / (THREADS * ROWS) : 0) forward(
+    const Vector<WIDTH, T> *x, const Vector<WIDTH, P> *gamma, const Vector<WIDTH, P> *beta,
     Vector<WIDTH, T> *__restrict__ y, float *__restrict__ mean, float *__restrict__ mean_lo,
-    float *__restrict__ rstd, float eps, int D)
+    float *__restrict__ rstd, float eps, float one_over_D, long long rows, int D)
 {
     const int vectors = D / WIDTH;
-    const long long start = (long long)blockIdx.x * vectors;  // x can have more than 2**31 entries
+    const long long n = first_row<THREADS, ROWS>();
+    if (n >= rows)  // the last block may have fewer than ROWS
+        return;
+    const long long start = n * vectors;  // x can have more than 2**31 entries
 
     Vector<WIDTH> xc[VECTORS];
     load<THREADS>(x, start, vectors, xc);
-    const float one_over_D = 1.0f / D;  // while the loads are in flight
     const float rounded_mean = block_sum<THREADS>(sum(xc), 0) * one_over_D;
     subtract<THREADS>(xc, rounded_mean, vectors);
     const float rest = block_sum<THREADS>(sum(xc), 1) * one_over_D;  // what rounding left of it
@@ -239,63 +260,52 @@ __global__ void __launch_bounds__(THREADS, THREADS == 512 ? BLOCKS_OF_512 : 0) f
         const int i = member<THREADS>() + v * THREADS;
         const Vector<WIDTH> gain = i < vectors ? wide(gamma[i]) : Vector<WIDTH>();
         const Vector<WIDTH> shift = i < vectors ? wide(beta[i]) : Vector<WIDTH>();
-#pragma unroll
         for (int j = 0; j < WIDTH; j++)
             xc[v].at[j] = gain.at[j] * (xc[v].at[j] * r) + shift.at[j];
         if (i < vectors)
             y[start + i] = narrow<T>(xc[v]);
     }
-    if (threadIdx.x == 0) {
-        mean[blockIdx.x] = rounded_mean;
-        mean_lo[blockIdx.x] = rest;  // one float32 would lose it
-        rstd[blockIdx.x] = r;
+    if (member<THREADS>() == 0) {
+        mean[n] = rounded_mean;
+        mean_lo[n] = rest;  // one float32 would lose it
+        rstd[n] = r;
     }
 }
 
 // The same pass without keeping the row: every step reads x again. It takes rows of any length, and
 // measures what the registers are worth.
-template <int THREADS, int WIDTH, class T = float>
+template <int THREADS, int WIDTH, class T = float, class P = T>
 __global__ void __launch_bounds__(THREADS) forward_looping(
-    const Vector<WIDTH, T> *x, const Vector<WIDTH, T> *gamma, const Vector<WIDTH, T> *beta,
+    const Vector<WIDTH, T> *x, const Vector<WIDTH, P> *gamma, const Vector<WIDTH, P> *beta,
     Vector<WIDTH, T> *__restrict__ y, float *__restrict__ mean, float *__restrict__ mean_lo,
-    float *__restrict__ rstd, float eps, int D)
+    float *__restrict__ rstd, float eps, float one_over_D, long long rows, int D)
 {
     const int vectors = D / WIDTH;
     const long long start = (long long)blockIdx.x * vectors;
-    const float one_over_D = 1.0f / D;
 
     float total = 0;
-    for (int i = threadIdx.x; i < vectors; i += THREADS) {
-        const Vector<WIDTH> in = wide(x[start + i]);
-        for (int j = 0; j < WIDTH; j++)
-            total += in.at[j];
-    }
+    for (int i = threadIdx.x; i < vectors; i += THREADS)
+        total += sum(wide(x[start + i]));
     const float rounded_mean = block_sum<THREADS>(total, 0) * one_over_D;
 
     total = 0;
-    for (int i = threadIdx.x; i < vectors; i += THREADS) {
-        const Vector<WIDTH> in = wide(x[start + i]);
-        for (int j = 0; j < WIDTH; j++)
-            total += in.at[j] - rounded_mean;
-    }
+    for (int i = threadIdx.x; i < vectors; i += THREADS)
+        total += sum(wide(x[start + i]) - rounded_mean);
     const float rest = block_sum<THREADS>(total, 1) * one_over_D;
 
     total = 0;
     for (int i = threadIdx.x; i < vectors; i += THREADS) {
-        const Vector<WIDTH> in = wide(x[start + i]);
-        for (int j = 0; j < WIDTH; j++) {
-            const float xc = in.at[j] - rounded_mean - rest;
-            total += xc * xc;
-        }
+        const Vector<WIDTH> xc = wide(x[start + i]) - rounded_mean - rest;
+        total += sum(product(xc, xc));
     }
     const float r = reciprocal_std(block_sum<THREADS>(total, 0) * one_over_D, eps);
 
     for (int i = threadIdx.x; i < vectors; i += THREADS) {
-        const Vector<WIDTH> in = wide(x[start + i]), gain = wide(gamma[i]), shift = wide(beta[i]);
-        Vector<WIDTH> out;
+        const Vector<WIDTH> gain = wide(gamma[i]), shift = wide(beta[i]);
+        Vector<WIDTH> xc = wide(x[start + i]) - rounded_mean - rest;
         for (int j = 0; j < WIDTH; j++)
-            out.at[j] = gain.at[j] * ((in.at[j] - rounded_mean - rest) * r) + shift.at[j];
-        y[start + i] = narrow<T>(out);
+            xc.at[j] = gain.at[j] * (xc.at[j] * r) + shift.at[j];
+        y[start + i] = narrow<T>(xc);
     }
     if (threadIdx.x == 0) {
         mean[blockIdx.x] = rounded_mean;
@@ -318,11 +328,6 @@ struct Row {
     __device__ float x_hat(float x) const { return (x - mean - mean_lo) * rstd; }
 };
 
-__device__ Row saved(const float *mean, const float *mean_lo, const float *rstd, long long row)
-{
-    return Row{mean[row], mean_lo[row], rstd[row]};
-}
-
 // Load the row's x and dy, once, and turn x into x_hat. In the padding dy is zero, so that it does
 // not matter what x_hat is there, and no branch is needed. All loads shall be in flight before the
 // first is needed: PTX keeps this order; what ptxas makes of read-only loads, only SASS shows.
@@ -336,33 +341,35 @@ __device__ void load_row(
     __syncwarp();  // no load is moved past this in PTX
 #pragma unroll
     for (int v = 0; v < VECTORS; v++)
-#pragma unroll
         for (int j = 0; j < WIDTH; j++)
             x_hat[v].at[j] = row.x_hat(x_hat[v].at[j]);
 }
 
+// The mean of gamma is the same for all rows, so a block works it out once.
+template <int THREADS, int WIDTH, class P>
+__device__ float mean_of_gamma(const Vector<WIDTH, P> *gamma, int vectors, float one_over_D)
+{
+    float total = 0;
+    for (int i = member<THREADS>(); i < vectors; i += THREADS)
+        total += sum(wide(gamma[i]));
+    return block_sum<THREADS>(total, 1) * one_over_D;
+}
+
 // From x_hat and dy in registers: g, centred once; then its mean and the mean of g * x_hat, in one
 // sum over pairs; then dx.
-template <int THREADS, int VECTORS, int WIDTH, class T>
+template <int THREADS, int VECTORS, int WIDTH, class T, class P>
 __device__ void write_dx(
-    const Vector<WIDTH, T> *gamma, Vector<WIDTH, T> *__restrict__ dx, float rstd, long long start,
-    int D, const Vector<WIDTH> (&x_hat)[VECTORS], Vector<WIDTH> (&g)[VECTORS])
+    const Vector<WIDTH, P> *gamma, float gamma_mean, Vector<WIDTH, T> *__restrict__ dx, float rstd,
+    long long start, int vectors, float one_over_D, const Vector<WIDTH> (&x_hat)[VECTORS],
+    Vector<WIDTH> (&g)[VECTORS])
 {
+    const float near = block_sum<THREADS>(sum(g), 0) * one_over_D * gamma_mean;
     __syncwarp();  // in PTX no load of gamma is moved before this: registers would be too few
-    const int vectors = D / WIDTH;
-    const float one_over_D = 1.0f / D;
-    float2 totals = make_float2(sum(g), 0);  // of dy and of gamma, for which registers are too few
-    for (int i = member<THREADS>(); i < vectors; i += THREADS)
-        totals.y += sum(wide(gamma[i]));
-    totals = block_sum<THREADS>(totals, 1);
-    const float near = totals.x * one_over_D * (totals.y * one_over_D);
-    __syncwarp();  // gamma is loaded again
     Vector<WIDTH> gain[VECTORS];
     load<THREADS>(gamma, 0, vectors, gain);
 #pragma unroll
     for (int v = 0; v < VECTORS; v++)
         if (member<THREADS>() + v * THREADS < vectors)  // the padding stays zero
-#pragma unroll
             for (int j = 0; j < WIDTH; j++)
                 g[v].at[j] = fmaf(gain[v].at[j], g[v].at[j], -near);
 
@@ -374,7 +381,6 @@ __device__ void write_dx(
     const float rest = sums.x * one_over_D, mean_gx = sums.y * one_over_D;
 #pragma unroll
     for (int v = 0; v < VECTORS; v++)
-#pragma unroll
         for (int j = 0; j < WIDTH; j++)
             g[v].at[j] = rstd * (g[v].at[j] - rest - x_hat[v].at[j] * mean_gx);
     store<THREADS>(dx, start, vectors, g);
@@ -387,73 +393,87 @@ template <int THREADS, int VECTORS, int WIDTH>
 __global__ void __launch_bounds__(THREADS) backward_atomic(
     const Vector<WIDTH> *x, const Vector<WIDTH> *dy, const Vector<WIDTH> *gamma,
     const float *mean, const float *mean_lo, const float *rstd, Vector<WIDTH> *__restrict__ dx,
-    float *dgamma, float *dbeta, int D)
+    float *dgamma, float *dbeta, float one_over_D, long long rows, int D)
 {
-    const long long start = (long long)blockIdx.x * (D / WIDTH);
-    const Row row = saved(mean, mean_lo, rstd, blockIdx.x);
+    const int vectors = D / WIDTH;
+    const long long start = (long long)blockIdx.x * vectors;
+    const Row row = {mean[blockIdx.x], mean_lo[blockIdx.x], rstd[blockIdx.x]};
     Vector<WIDTH> x_hat[VECTORS], d[VECTORS];
-    load_row<THREADS>(x, dy, row, start, D / WIDTH, x_hat, d);
+    load_row<THREADS>(x, dy, row, start, vectors, x_hat, d);
 #pragma unroll
     for (int v = 0; v < VECTORS; v++) {
         const int i = threadIdx.x + v * THREADS;
-        if (i < D / WIDTH)
-#pragma unroll
+        if (i < vectors)
             for (int j = 0; j < WIDTH; j++) {
                 atomicAdd(&dgamma[i * WIDTH + j], d[v].at[j] * x_hat[v].at[j]);
                 atomicAdd(&dbeta[i * WIDTH + j], d[v].at[j]);
             }
     }
-    write_dx<THREADS>(gamma, dx, row.rstd, start, D, x_hat, d);
+    const float gamma_mean = mean_of_gamma<THREADS>(gamma, vectors, one_over_D);
+    write_dx<THREADS>(gamma, gamma_mean, dx, row.rstd, start, vectors, one_over_D, x_hat, d);
 }
 
 // ---- Backward, two stages -----------------------------------------------------------------------
 // Stage 1: few blocks, each with many rows. A block works on ROWS rows at a time: one, or if rows
 // are short one in every warp. It adds its rows up on the chip and writes one row of partial sums:
 // dgamma's D columns, then dbeta's. Every thread has sums of its own, for the columns it owns: no
-// barrier, no atomics. They are kept in shared memory, because x_hat and dy fill the registers. One
-// access moves four of them, 16 bytes.
-template <int THREADS, int VECTORS, int WIDTH, int ROWS, class T>
-__device__ void backward_rows(
-    const Vector<WIDTH, T> *x, const Vector<WIDTH, T> *dy, const Vector<WIDTH, T> *gamma,
-    const float *mean, const float *mean_lo, const float *rstd,
-    Vector<WIDTH, T> *__restrict__ dx, Vector<WIDTH> *__restrict__ partial, long long rows, int D)
-{
-    static_assert(THREADS == 32 || ROWS == 1, "block_sum knows one group, or groups of one warp");
-    extern __shared__ Four sums[];  // its size, 2 * FOURS * BLOCK of them, is set at the launch
-    const int ENTRIES = VECTORS * WIDTH, FOURS = ENTRIES / 4, BLOCK = THREADS * ROWS;
-    const int vectors = D / WIDTH;
-    for (int k = 0; k < 2 * FOURS; k++)
-        sums[k * BLOCK + threadIdx.x] = Four();
+// barrier, no atomics. Where a multiprocessor has much shared memory, the sums are kept there, and
+// the registers hold more of x_hat and dy; where it has little, the sums are in registers, too.
+enum Sums { IN_SHARED, IN_REGISTERS };
 
-    const int group = threadIdx.x / THREADS;
-    for (long long n = blockIdx.x * ROWS + group; n < rows; n += gridDim.x * ROWS) {
-        const Row row = saved(mean, mean_lo, rstd, n);
-        Vector<WIDTH> x_hat[VECTORS], d[VECTORS];
-        load_row<THREADS>(x, dy, row, n * vectors, vectors, x_hat, d);
+// Adds a row to this thread's sums, four at a time (16 bytes of shared memory): those of dgamma,
+// then those of dbeta. From one four to the next it is APART.
+template <int APART, int VECTORS, int WIDTH>
+__device__ void add_row(
+    Four *sums, const Vector<WIDTH> (&x_hat)[VECTORS], const Vector<WIDTH> (&d)[VECTORS])
+{
+    const int FOURS = VECTORS * WIDTH / 4;
 #pragma unroll
-        for (int k = 0; k < FOURS; k++) {
-            const int to_dgamma = k * BLOCK + threadIdx.x, to_dbeta = to_dgamma + FOURS * BLOCK;
-            Four dgamma = sums[to_dgamma], dbeta = sums[to_dbeta];
-#pragma unroll
-            for (int j = 0; j < 4; j++) {
-                const int v = (4 * k + j) / WIDTH, w = (4 * k + j) % WIDTH;
-                dgamma.at[j] += d[v].at[w] * x_hat[v].at[w];
-                dbeta.at[j] += d[v].at[w];
-            }
-            sums[to_dgamma] = dgamma;
-            sums[to_dbeta] = dbeta;
+    for (int k = 0; k < FOURS; k++) {
+        Four dgamma = sums[k * APART], dbeta = sums[(FOURS + k) * APART];
+        for (int j = 0; j < 4; j++) {
+            const int v = (4 * k + j) / WIDTH, w = (4 * k + j) % WIDTH;
+            dgamma.at[j] += d[v].at[w] * x_hat[v].at[w];
+            dbeta.at[j] += d[v].at[w];
         }
-        write_dx<THREADS>(gamma, dx, row.rstd, n * vectors, D, x_hat, d);
+        sums[k * APART] = dgamma;
+        sums[(FOURS + k) * APART] = dbeta;
+    }
+}
+
+template <int THREADS, int VECTORS, int WIDTH, int ROWS, Sums SUMS, class T, class P>
+__device__ void backward_rows(
+    const Vector<WIDTH, T> *x, const Vector<WIDTH, T> *dy, const Vector<WIDTH, P> *gamma,
+    const float *mean, const float *mean_lo, const float *rstd,
+    Vector<WIDTH, T> *__restrict__ dx, Vector<WIDTH> *__restrict__ partial, float one_over_D,
+    long long rows, int D)
+{
+    const int FOURS = VECTORS * WIDTH / 4, BLOCK = THREADS * ROWS;
+    const int APART = SUMS == IN_SHARED ? BLOCK : 1;
+    extern __shared__ Four shared_sums[];  // 2 * FOURS * BLOCK of them: the launch sets the size
+    Four own_sums[2 * FOURS];
+    Four *sums = SUMS == IN_SHARED ? shared_sums + threadIdx.x : own_sums;
+#pragma unroll
+    for (int k = 0; k < 2 * FOURS; k++)
+        sums[k * APART] = Four();
+
+    const int vectors = D / WIDTH;
+    const float gamma_mean = mean_of_gamma<THREADS>(gamma, vectors, one_over_D);
+    for (long long n = first_row<THREADS, ROWS>(); n < rows; n += gridDim.x * ROWS) {
+        const Row row = {mean[n], mean_lo[n], rstd[n]};
+        const long long start = n * vectors;
+        Vector<WIDTH> x_hat[VECTORS], d[VECTORS];
+        load_row<THREADS>(x, dy, row, start, vectors, x_hat, d);
+        add_row<APART>(sums, x_hat, d);
+        write_dx<THREADS>(gamma, gamma_mean, dx, row.rstd, start, vectors, one_over_D, x_hat, d);
     }
 
+    const int group = threadIdx.x / THREADS;
     for (int groups = ROWS / 2; groups > 0; groups /= 2) {  // half of them take the others' sums
         __syncthreads();
         if (group < groups)
-            for (int k = 0; k < 2 * FOURS; k++) {
-                const int mine = k * BLOCK + threadIdx.x;
-                const Four a = sums[mine], b = sums[mine + groups * THREADS];
-                sums[mine] = a + b;
-            }
+            for (int k = 0; k < 2 * FOURS; k++)
+                sums[k * APART] = sums[k * APART] + sums[k * APART + groups * THREADS];
     }
     if (group > 0)
         return;
@@ -462,8 +482,7 @@ __device__ void backward_rows(
         Vector<WIDTH> row[VECTORS];
 #pragma unroll
         for (int k = 0; k < FOURS; k++) {
-            const Four four = sums[(which * FOURS + k) * BLOCK + threadIdx.x];
-#pragma unroll
+            const Four four = sums[(which * FOURS + k) * APART];
             for (int j = 0; j < 4; j++)
                 row[(4 * k + j) / WIDTH].at[(4 * k + j) % WIDTH] = four.at[j];
         }
@@ -473,67 +492,105 @@ __device__ void backward_rows(
 
 // BLOCKS is how many blocks shall fit on one multiprocessor: more registers than that leaves are
 // not used, but all of those are, for loads in flight.
-template <int THREADS, int VECTORS, int WIDTH, int ROWS, int BLOCKS, class T = float>
+template <
+    int THREADS, int VECTORS, int WIDTH, int ROWS, int BLOCKS, Sums SUMS = IN_SHARED,
+    class T = float, class P = T>
 __global__ void __launch_bounds__(THREADS * ROWS, BLOCKS) backward(
-    const Vector<WIDTH, T> *x, const Vector<WIDTH, T> *dy, const Vector<WIDTH, T> *gamma,
+    const Vector<WIDTH, T> *x, const Vector<WIDTH, T> *dy, const Vector<WIDTH, P> *gamma,
     const float *mean, const float *mean_lo, const float *rstd,
-    Vector<WIDTH, T> *__restrict__ dx, Vector<WIDTH> *__restrict__ partial, long long rows, int D)
+    Vector<WIDTH, T> *__restrict__ dx, Vector<WIDTH> *__restrict__ partial, float one_over_D,
+    long long rows, int D)
 {
-    backward_rows<THREADS, VECTORS, WIDTH, ROWS>(
-        x, dy, gamma, mean, mean_lo, rstd, dx, partial, rows, D);
+    backward_rows<THREADS, VECTORS, WIDTH, ROWS, SUMS>(
+        x, dy, gamma, mean, mean_lo, rstd, dx, partial, one_over_D, rows, D);
 }
 
-// The same pass without keeping the row, for rows of any length: x is read twice, dy is read three
-// times, and the sums are kept where they end, in partial.
-template <int THREADS, int WIDTH, class T = float>
-__global__ void __launch_bounds__(THREADS) backward_looping(
-    const Vector<WIDTH, T> *x, const Vector<WIDTH, T> *dy, const Vector<WIDTH, T> *gamma,
-    const float *mean, const float *mean_lo, const float *rstd,
-    Vector<WIDTH, T> *__restrict__ dx, Vector<WIDTH> *__restrict__ partial, long long rows, int D)
+// ---- Backward of rows whose sums do not fit on the chip -----------------------------------------
+// Two kernels, so that x and dy are read twice. The first finds the three numbers that a row's dx
+// needs. It keeps the beginning of dy in registers. Only the rest of a very long row is read again.
+struct Means { float near, rest, gx; };
+
+// What a vector adds to the sums of g and of g * x_hat.
+template <int WIDTH>
+__device__ float2 terms(Vector<WIDTH> gain, Vector<WIDTH> d, Vector<WIDTH> x, Row row, float near)
 {
-    const int vectors = D / WIDTH;
-    const float one_over_D = 1.0f / D;
-    const long long dgamma = (long long)blockIdx.x * 2 * vectors, dbeta = dgamma + vectors;
-    for (int i = threadIdx.x; i < vectors; i += THREADS)
-        partial[dgamma + i] = partial[dbeta + i] = Vector<WIDTH>();
-
-    for (long long n = blockIdx.x; n < rows; n += gridDim.x) {
-        const Row row = saved(mean, mean_lo, rstd, n);
-        const long long start = n * vectors;
-        float2 totals = make_float2(0, 0);  // of dy and of gamma
-        for (int i = threadIdx.x; i < vectors; i += THREADS)
-            totals = totals + make_float2(sum(wide(dy[start + i])), sum(wide(gamma[i])));
-        totals = block_sum<THREADS>(totals, 1);
-        const float near = totals.x * one_over_D * (totals.y * one_over_D);
-
-        float2 sums = make_float2(0, 0);
-        for (int i = threadIdx.x; i < vectors; i += THREADS) {
-            const Vector<WIDTH> in = wide(x[start + i]), d = wide(dy[start + i]);
-            const Vector<WIDTH> gain = wide(gamma[i]);
-            Vector<WIDTH> to_dgamma = partial[dgamma + i], to_dbeta = partial[dbeta + i];
-            for (int j = 0; j < WIDTH; j++) {
-                const float x_hat = row.x_hat(in.at[j]);
-                const float g = fmaf(gain.at[j], d.at[j], -near);
-                to_dgamma.at[j] += d.at[j] * x_hat;
-                to_dbeta.at[j] += d.at[j];
-                sums = sums + make_float2(g, g * x_hat);
-            }
-            partial[dgamma + i] = to_dgamma;
-            partial[dbeta + i] = to_dbeta;
-        }
-        sums = block_sum<THREADS>(sums, 0);
-        const float rest = sums.x * one_over_D, mean_gx = sums.y * one_over_D;
-        for (int i = threadIdx.x; i < vectors; i += THREADS) {
-            const Vector<WIDTH> in = wide(x[start + i]), d = wide(dy[start + i]);
-            const Vector<WIDTH> gain = wide(gamma[i]);
-            Vector<WIDTH> out;
-            for (int j = 0; j < WIDTH; j++) {
-                const float g = fmaf(gain.at[j], d.at[j], -near);
-                out.at[j] = row.rstd * (g - rest - row.x_hat(in.at[j]) * mean_gx);
-            }
-            dx[start + i] = narrow<T>(out);
-        }
+    for (int j = 0; j < WIDTH; j++) {
+        d.at[j] = fmaf(gain.at[j], d.at[j], -near);
+        x.at[j] = row.x_hat(x.at[j]);
     }
+    return make_float2(sum(d), sum(product(d, x)));
+}
+
+template <int THREADS, int VECTORS, int WIDTH, class T = float, class P = T>
+__global__ void __launch_bounds__(THREADS, 1) row_means(
+    const Vector<WIDTH, T> *x, const Vector<WIDTH, T> *dy, const Vector<WIDTH, P> *gamma,
+    const float *mean, const float *mean_lo, const float *rstd, Means *__restrict__ means,
+    float one_over_D, long long rows, int D)
+{
+    const int vectors = D / WIDTH, held = VECTORS * THREADS;
+    const long long start = (long long)blockIdx.x * vectors;
+    const Row row = {mean[blockIdx.x], mean_lo[blockIdx.x], rstd[blockIdx.x]};
+    Vector<WIDTH> d[VECTORS];
+    load<THREADS>(dy, start, vectors, d);
+    float total = sum(d);
+    for (int i = held + threadIdx.x; i < vectors; i += THREADS)
+        total += sum(wide(dy[start + i]));
+    const float gamma_mean = mean_of_gamma<THREADS>(gamma, vectors, one_over_D);
+    const float near = block_sum<THREADS>(total, 0) * one_over_D * gamma_mean;
+
+    float2 sums = make_float2(0, 0);
+#pragma unroll
+    for (int v = 0; v < VECTORS; v++) {
+        const int i = threadIdx.x + v * THREADS;
+        if (i < vectors)
+            sums = sums + terms(wide(gamma[i]), d[v], wide(x[start + i]), row, near);
+    }
+    for (int i = held + threadIdx.x; i < vectors; i += THREADS)
+        sums = sums + terms(wide(gamma[i]), wide(dy[start + i]), wide(x[start + i]), row, near);
+    sums = block_sum<THREADS>(sums, 0);
+    if (threadIdx.x == 0)
+        means[blockIdx.x] = Means{near, sums.x * one_over_D, sums.y * one_over_D};
+}
+
+// Adds a term to a sum, and keeps what rounding took from it for the next time (Kahan).
+__device__ void add(float &sum, float &lost, float term)
+{
+    const float more = term - lost, total = sum + more;
+    lost = total - sum - more;
+    sum = total;
+}
+
+// The second kernel walks down the columns: a thread owns one vector of them, and needs no other
+// thread. So its sums fit into registers however long a row is, and so does what they lose.
+template <int THREADS, int WIDTH, class T = float, class P = T>
+__global__ void __launch_bounds__(THREADS, 3) backward_columns(
+    const Vector<WIDTH, T> *x, const Vector<WIDTH, T> *dy, const Vector<WIDTH, P> *gamma,
+    const float *mean, const float *mean_lo, const float *rstd, const Means *means,
+    Vector<WIDTH, T> *__restrict__ dx, Vector<WIDTH> *__restrict__ partial, float one_over_D,
+    long long rows, int D)
+{
+    const int vectors = D / WIDTH, across = (vectors + THREADS - 1) / THREADS;  // blocks for a row
+    const int i = blockIdx.x % across * THREADS + threadIdx.x, first = blockIdx.x / across;
+    if (i >= vectors)
+        return;
+    const Vector<WIDTH> gain = wide(gamma[i]);
+    Vector<WIDTH> dgamma = {}, dbeta = {}, lost_dgamma = {}, lost_dbeta = {};
+    for (long long n = first; n < rows; n += gridDim.x / across) {
+        const Row row = {mean[n], mean_lo[n], rstd[n]};
+        const Means of = means[n];
+        const long long at = n * vectors + i;
+        const Vector<WIDTH> in = wide(x[at]), d = wide(dy[at]);
+        Vector<WIDTH> out;
+        for (int j = 0; j < WIDTH; j++) {
+            const float x_hat = row.x_hat(in.at[j]), g = fmaf(gain.at[j], d.at[j], -of.near);
+            out.at[j] = row.rstd * (g - of.rest - x_hat * of.gx);
+            add(dgamma.at[j], lost_dgamma.at[j], d.at[j] * x_hat);
+            add(dbeta.at[j], lost_dbeta.at[j], d.at[j]);
+        }
+        dx[at] = narrow<T>(out);
+    }
+    partial[(long long)first * 2 * vectors + i] = dgamma;
+    partial[((long long)first * 2 + 1) * vectors + i] = dbeta;
 }
 
 // Stage 2: add up the rows of partial sums, in float64 and always in the same order, so that two
@@ -567,14 +624,15 @@ __global__ void __launch_bounds__(THREADS) column_sums(
 // The block that finishes last adds up what all blocks have written. Which one that is, is chance;
 // but the order of the additions is not. counter must be zero before. For small inputs: the last
 // block is alone, and it takes long over more than a few hundred kB.
-template <int THREADS, int VECTORS, int WIDTH, int ROWS, int BLOCKS>
+template <int THREADS, int VECTORS, int WIDTH, int ROWS, int BLOCKS, Sums SUMS = IN_SHARED>
 __global__ void __launch_bounds__(THREADS * ROWS, BLOCKS) backward_single(
     const Vector<WIDTH> *x, const Vector<WIDTH> *dy, const Vector<WIDTH> *gamma,
     const float *mean, const float *mean_lo, const float *rstd, Vector<WIDTH> *__restrict__ dx,
-    Vector<WIDTH> *partial, float *__restrict__ gradients, int *counter, long long rows, int D)
+    Vector<WIDTH> *partial, float *__restrict__ gradients, int *counter, float one_over_D,
+    long long rows, int D)
 {
-    backward_rows<THREADS, VECTORS, WIDTH, ROWS>(
-        x, dy, gamma, mean, mean_lo, rstd, dx, partial, rows, D);
+    backward_rows<THREADS, VECTORS, WIDTH, ROWS, SUMS>(
+        x, dy, gamma, mean, mean_lo, rstd, dx, partial, one_over_D, rows, D);
 
     __shared__ bool last;
     __threadfence();  // what this thread wrote is visible to all blocks before ...
@@ -585,14 +643,11 @@ __global__ void __launch_bounds__(THREADS * ROWS, BLOCKS) backward_single(
     if (!last)
         return;
     __threadfence();  // and what the others wrote is read from where they wrote it
-    for (int i = threadIdx.x; i < 2 * D / WIDTH; i += THREADS * ROWS) {
-        double total[WIDTH] = {};
-        for (int n = 0; n < gridDim.x; n++) {
-            const Vector<WIDTH> in = partial[(long long)n * (2 * D / WIDTH) + i];
-            for (int j = 0; j < WIDTH; j++)
-                total[j] += in.at[j];
-        }
-        for (int j = 0; j < WIDTH; j++)
-            gradients[i * WIDTH + j] = total[j];
+    const float *sums = partial->at;
+    for (int i = threadIdx.x; i < 2 * D; i += THREADS * ROWS) {
+        double total = 0;
+        for (int n = 0; n < gridDim.x; n++)
+            total += sums[(long long)n * 2 * D + i];
+        gradients[i] = total;
     }
 }

@@ -29,7 +29,7 @@ def layer_norm_forward(x, gamma, beta, eps=1e-5, *, kernel="forward", width=None
     ----------
     x : cupy.ndarray, shape (..., D), float32 or float16, or uint16 with the bits of bfloat16
         C-contiguous and on the current device; D < 2**30, fewer than 2**31 rows.
-    gamma, beta : cupy.ndarray, shape (D,), dtype of x
+    gamma, beta : cupy.ndarray, shape (D,), both dtype of x or both float32
     eps : float
         Added to the variance; rounded to float32.
     kernel : {"forward", "forward_looping"}
@@ -70,15 +70,16 @@ def layer_norm_backward(dy, cache, *, kernel="backward", width=None):
         From `layer_norm_forward` on the same device.
     kernel : {"backward", "backward_single", "backward_atomic", "backward_looping"}
         Two launches; one launch, for small inputs; atomics, whose dgamma and dbeta differ from run
-        to run in the last digits and lose digits over thousands of rows; x read twice, dy three
-        times. "backward" gives the same bits in every run on the same GPU.
+        to run in the last digits and lose digits over thousands of rows; x and dy read twice, as
+        "backward" does where the sums of a row do not fit on the chip. "backward" gives the same
+        bits in every run on the same GPU.
     width : {None, 1, 4, 8}
         As for `layer_norm_forward`.
 
     Returns
     -------
     dx : cupy.ndarray, shape (..., D), dtype of x
-    dgamma, dbeta : cupy.ndarray, shape (D,), dtype of x
+    dgamma, dbeta : cupy.ndarray, shape (D,), dtype of gamma
 
     Raises
     ------
@@ -124,9 +125,9 @@ def backend():
     )
 
 
-def _resident_blocks(configuration):
+def _resident_blocks(instantiation):
     """Ask the driver how many blocks of a kernel the current device holds at a time."""
-    kernel, threads, shared_bytes = configuration[:3]
+    kernel, threads, shared_bytes = instantiation[:3]
     cuda, function = backend().xp.cuda, _function(_device(), kernel, shared_bytes).kernel
     ask = cuda.driver.occupancyMaxActiveBlocksPerMultiprocessor
     multiprocessors = cuda.Device().attributes["MultiProcessorCount"]
@@ -139,8 +140,8 @@ def _check_place(name, array):
         raise ValueError(f"{name} must be on the current device, {_device()}, got device {place}")
 
 
-def _launch_instance(configuration, blocks, inputs, outputs, numbers):
-    kernel, threads, shared_bytes = configuration[:3]
+def _launch_instance(instantiation, blocks, inputs, outputs, numbers):
+    kernel, threads, shared_bytes = instantiation[:3]
     # CuPy passes arrays as pointers and NumPy's scalars as what they are: np.int32 as int, ...
     arguments = (*inputs.values(), *outputs.values(), *numbers.values())
     function = _function(_device(), kernel, shared_bytes)

@@ -4,7 +4,8 @@ import re
 from collections import Counter
 from typing import NamedTuple
 
-from .instances import instances
+from ..emulator import SHARED_LIMIT
+from .dispatch import every
 from .listing import read_source
 
 INSTALL = "pip install -e '.[gpu]'"  # CuPy, NVRTC and CUDA's headers; not on macOS
@@ -33,8 +34,9 @@ class Compiled(NamedTuple):
 
 def options(kernels):
     """Return the compiler's options for these instances."""
-    half_types = any("__" in kernel for kernel in kernels)
-    return ("-std=c++17", "-DHALF_TYPES") if half_types else ("-std=c++17",)
+    words = {"__half": "-DWITH_HALF", "__nv_bfloat16": "-DWITH_BFLOAT16"}
+    named = " ".join(kernels)
+    return ("-std=c++17", *(option for word, option in words.items() if word in named))
 
 
 def compile(arch="sm_90", kernels=None, source=None):
@@ -62,11 +64,11 @@ def compile(arch="sm_90", kernels=None, source=None):
         If NVRTC does not know arch, or the source does not compile; the message is NVRTC's.
     """
     nvrtc = cupy_with_nvrtc().cuda.nvrtc
-    kernels = list(instances() if kernels is None else kernels)
+    kernels = list(every(SHARED_LIMIT) if kernels is None else kernels)
     source = read_source() if source is None else source
     # The options are those that CuPy adds when it compiles for a real GPU, and a report.
     flags = [f"-arch={arch}", *options(kernels), "-ftz=true", "--ptxas-options=-v"]
-    if "-DHALF_TYPES" in flags or "#include <cuda_" in source:
+    if "-DWITH_" in " ".join(flags) or "#include <cuda_" in source:
         from cuda import pathfinder  # which CuPy needs, too
 
         flags.append(f"-I{pathfinder.find_nvidia_header_directory('cudart')}")

@@ -3,7 +3,7 @@
 from typing import NamedTuple
 
 from . import nvrtc
-from .instances import blocks_for, configuration
+from .dispatch import MEANS_ENTRIES, blocks_for, choose, column_blocks, row_means
 
 
 class Limits(NamedTuple):
@@ -43,7 +43,7 @@ class Occupancy(NamedTuple):
     Attributes
     ----------
     kernel : str
-        The instance's C++ name.
+        The C++ name of what is launched.
     registers, spilled : int
         Of a thread: how many registers, and bytes that did not fit into them.
     resident : int
@@ -103,7 +103,8 @@ def occupancy(kernel, rows, D, arch="sm_90"):
     Parameters
     ----------
     kernel : str
-        "forward", "backward", ... as for `lnlib.gpu.layer_norm_forward` and `layer_norm_backward`.
+        "forward", "backward", ... as for `lnlib.gpu.layer_norm_forward` and `layer_norm_backward`;
+        also "row_means", the first of the two kernels where x and dy are read twice.
     rows, D : int
     arch : str
         "sm_70", "sm_75", ...
@@ -118,17 +119,29 @@ def occupancy(kernel, rows, D, arch="sm_90"):
         As `lnlib.gpu.compile`; ValueError also for an arch that is not in the table.
     """
     limits, width = _limits(arch), 1 if D % 4 else 4
-    chosen = configuration(kernel, D, width, limits.shared_per_block)
+    chosen = (
+        choose(kernel, D, width, limits.shared_per_block)
+        if kernel != "row_means"
+        else row_means(width)
+    )
     compiled = nvrtc.compile(arch, [chosen.expression])[chosen.expression]
     resident, limited_by = resident_blocks(
         arch, chosen.threads, compiled.registers, compiled.shared + chosen.shared_bytes
     )
     at_a_time = resident * limits.multiprocessors
-    one_row_each = kernel.startswith("forward") or kernel == "backward_atomic"
-    blocks = rows if one_row_each else blocks_for(rows, at_a_time, chosen.rows)
-    # Looping kernels wait for one load per array before they ask for the next.
-    floats = chosen.threads * width if "looping" in chosen.expression else chosen.rows * D
-    in_flight = resident * floats * (4 if kernel.startswith("forward") else 8)  # x; x and dy
+    floats = chosen.rows * D  # that a block asks for together: of each array
+    if chosen.kernel in ("forward_looping", "backward_columns"):
+        floats = chosen.threads * width  # they wait for one load before they ask for the next
+    if chosen.kernel == "row_means":
+        floats = min(D, chosen.threads * MEANS_ENTRIES)  # what it keeps of dy
+    if chosen.kernel == "backward_columns":
+        blocks, _ = column_blocks(rows, D, width, at_a_time)
+    elif chosen.kernel in ("backward", "backward_single"):
+        blocks = blocks_for(rows, at_a_time, chosen.rows)
+    else:
+        blocks = -(-rows // chosen.rows)
+    arrays = 2 if chosen.kernel.startswith("backward") else 1  # x and dy; one of them
+    in_flight = resident * floats * 4 * arrays
     return Occupancy(
         chosen.expression, compiled.registers, compiled.spilled,
         resident, limited_by, blocks, blocks / at_a_time, in_flight,

@@ -16,16 +16,15 @@ from fractions import Fraction
 
 import matplotlib as mpl
 import matplotlib.pyplot as plt
-import nbformat
 import numpy as np
-from execute_notebooks import NOTEBOOKS, README_FIGURE, REFRESH
+from execute_notebooks import NOTEBOOKS, README_FIGURE, REFRESH, read
 from matplotlib.patches import FancyArrowPatch, FancyBboxPatch
 from PIL import Image
 from PIL.PngImagePlugin import PngInfo
 
 from lnlib import layer_norm_backward, layer_norm_forward
 from lnlib.bugs import BUGS
-from lnlib.plots import BLUE, GREEN, RED
+from lnlib.plots import BLUE, GRAPH, GREEN, RED, line_of
 from lnlib.textbook import backward_means, forward_means
 
 DATA = NOTEBOOKS / "data"
@@ -98,7 +97,7 @@ RULES = (
 
 def caught():
     """Return how many bugs each check catches, as lesson 03 prints it."""
-    cells = nbformat.read(README_FIGURE[0], as_version=4).cells
+    cells = read(README_FIGURE[0]).cells
     printed = "".join(o.get("text", "") for cell in cells for o in cell.get("outputs", []))
     rows = re.findall(r"^(.*?) +caught +(\d+) of (\d+)$", printed, flags=re.M)
     if {int(total) for *_, total in rows} != {len(BUGS)}:
@@ -224,17 +223,17 @@ class Panel:
         self.text(0.32, 0.135, words, 11.5, weight="bold")
 
 
-# the graph: name -> x, y, width of the card, what it is called and how much room that takes
+# the graph: name -> x, y, width of the card, and how much room its symbol takes
 NODES = {
-    "x": (0.98, 0.92, 1.72, "$x$", 0.3),
-    "mean": (3.02, 1.52, 0.92, r"$\mathrm{mean}$", 0.4),
-    "xc": (0.98, 2.17, 1.72, "$x_c$", 0.3),
-    "var": (3.02, 2.67, 0.92, r"$\mathrm{var}$", 0.4),
-    "rstd": (3.02, 3.52, 0.92, r"$\mathrm{rstd}$", 0.4),
-    "x_hat": (0.98, 3.72, 1.72, r"$\hat{x}$", 0.3),
-    "gamma": (2.86, 4.47, 1.5, r"$\gamma$", 0.3),
-    "beta": (2.86, 5.28, 1.5, r"$\beta$", 0.3),
-    "y": (0.98, 5.12, 1.72, "$y$", 0.3),
+    "x": (0.98, 0.92, 1.72, 0.3),
+    "mean": (3.02, 1.52, 0.92, 0.4),
+    "xc": (0.98, 2.17, 1.72, 0.3),
+    "var": (3.02, 2.67, 0.92, 0.4),
+    "rstd": (3.02, 3.52, 0.92, 0.4),
+    "x_hat": (0.98, 3.72, 1.72, 0.3),
+    "gamma": (2.86, 4.47, 1.5, 0.3),
+    "beta": (2.86, 5.28, 1.5, 0.3),
+    "y": (0.98, 5.12, 1.72, 0.3),
 }
 ARROWS = {  # local derivative, and where it stands beside the middle of the arrow
     "x-xc": ("$1$", 0.14, 0.02),
@@ -248,14 +247,7 @@ ARROWS = {  # local derivative, and where it stands beside the middle of the arr
     "gamma-y": (r"$\hat{x}$", 0.0, -0.12),
     "beta-y": ("$1$", 0.0, 0.13),
 }
-SHARED = {"mean", "var", "rstd"}  # by the row: red, and dashed for those who see no colours
 CARD = 0.60  # height
-
-
-def style_of(*names):
-    """Return the line of nodes, or of an arrow between them."""
-    shared = SHARED.intersection(names)
-    return {"ec": RED if shared else BLUE, "ls": (0, (3, 1.2)) if shared else "-"}
 
 
 def draw_graph(panel):
@@ -266,10 +258,12 @@ def draw_graph(panel):
     panel.text(1.36, 0.35, "at an arrow: local derivative", color=SOFT)
     panel.text(1.36, 0.5, "dashed: shared by the row;  ε = ½", color=SOFT)
     cards, numbers = {}, one_row()
-    for name, (x, y, width, symbol, room) in NODES.items():
-        left = x - width / 2
-        cards[name] = panel.box(left, y - CARD / 2, width, CARD, "white", lw=1.4, **style_of(name))
-        panel.text(left + room / 2 + 0.02, y, symbol, 10.5 if name in SHARED else 13, ha="center")
+    for name, (x, y, width, room) in NODES.items():
+        left, (color, line) = x - width / 2, line_of(name)
+        place = left, y - CARD / 2, width, CARD
+        cards[name] = panel.box(*place, "white", lw=1.4, ec=color, ls=line)
+        symbol, size = f"${GRAPH[name][1]}$", 10.5 if color == RED else 13
+        panel.text(left + room / 2 + 0.02, y, symbol, size, ha="center")
         panel.box(left + room, y + 0.03, width - room - 0.05, 0.23, TINT, 0.03)
         for row, color, down in zip(numbers[name], (INK, GREEN), (-0.135, 0.145)):
             words = written(row)
@@ -279,10 +273,11 @@ def draw_graph(panel):
                 panel.text(*place, word, 9.5, color, ha="center", weight="bold")
     for name, (words, right, down) in ARROWS.items():
         start, end = name.split("-")
+        color, line = line_of(start, end)
         arrow = FancyArrowPatch(
             NODES[start][:2], NODES[end][:2], patchA=cards[start], patchB=cards[end],
             arrowstyle="-|>", mutation_scale=11, lw=1.7, shrinkA=1, shrinkB=1,
-            **style_of(start, end), fc=style_of(start, end)["ec"],
+            color=color, ls=line,
         )  # fmt: skip
         panel.ax.add_patch(arrow)
         middle = np.mean([NODES[start][:2], NODES[end][:2]], axis=0)

@@ -192,7 +192,7 @@ def sample(stored, names=None, seed=0, rate=0.1):
     for settings, part in ((FACTORS, stored["factors"]), (MUSEUM, stored["museum"])):
         place = part["rates"].index(rate), stored["seeds"].index(seed)
         for name, setting in settings.items():
-            found = part["runs"][name]
+            found = part["runs"].get(name, {})  # a new bug has not been trained yet
             if "loss" in found and name in (names or settings):
                 was = np.ravel(found["loss"][place[0]][place[1]])[-1]
                 off[name] = abs(run(seed, rate, **setting)["loss"][-1] / was - 1)

@@ -8,7 +8,11 @@ FLOAT64 = "return values.sum(axis=0, dtype='d').astype(values.dtype)"
 PAIRWISE = "return np.ascontiguousarray(values.T).sum(-1)"
 STRIPS, LOOP, ROWS = "backward_by_strips", "    for start", "axis=tuple(range(dy.ndim - 1))"
 SECOND_LOOP = "dbeta *= 0\n    for s in range(0, len(dy), rows): dbeta += dy[s : s + rows].sum(0)\n"
+BY_GAMMA = "(g * x_hat).sum(axis=(0, 1)) / gamma"
 GAMMA = "y[block] *= gamma\n    return y"
+RSTD = "rstd = 1 / np.sqrt(np.mean(small * small, axis=-1, keepdims=True) + eps / s / s)"
+WIDE = "rstd = np.mean(small.astype(float) ** 2, axis=-1, keepdims=True) + eps / s / s\n"
+WIDE += "    rstd = (1 / np.sqrt(rstd)).astype(x.dtype)"
 TUPLE = "dz + layer_norm_backward(dz, cache),"
 DIFFERENCE = "d * d, axis=-1) - np.mean(d, axis=-1) ** 2"
 PRODUCT = "d * (d - np.mean(d, axis=-1, keepdims=True)), axis=-1)"
@@ -16,6 +20,7 @@ PRODUCT = "d * (d - np.mean(d, axis=-1, keepdims=True)), axis=-1)"
 WRONG = [
     ("row_mean", ", keepdims=True", "", "keepdims=True keeps"),
     ("backward_by_hand", "mean_gx = (g", "mean_gx = (dy", "Missing: x_hat * mean(g * x_hat)."),
+    ("backward_by_hand", "(dy * x_hat).sum(axis=(0, 1))", BY_GAMMA, "NaN where gamma is 0"),
     ("backward_by_hand", ".sum(axis=(0, 1))", "", "dgamma, dbeta: not summed: every row uses"),
     ("prenorm_backward", "dz + dx,", TUPLE, "is one of them a tuple, from a function"),
     ("shifted_variance", "x[..., :1]", "x.mean(-1)[..., None]", "Two passes, or a wider type?"),
@@ -34,6 +39,7 @@ WRONG = [
     (STRIPS, "return dx", f"{SECOND_LOOP}    return dx", "dy comes from memory 2 times"),
     ("rms_backward", ROWS, "axis=(0, 1)", "for rows of shape (N, D) shape () where (5,) is asked"),
     ("rms_check", "beta).passed", "beta)", "a value of type Report"),
+    ("rms_forward_safe", RSTD, WIDE, "every rstd is the float32 next to the exact one"),
     ("rms_forward_blocked", GAMMA, "pass\n    return gamma * y", "goes over 2048 rows"),
     ("rms_forward_blocked", "out=y[block]", "out=x[block]", "changes x in place"),
     ("add_rms_norm", "z, rstd, gamma", "z, rstd, gamma, x, r", "2.0 values per element"),

@@ -30,7 +30,7 @@ WRONG = [
     (ADD, STORE, TWICE, "8 of s, 4 of y"),
     (ADD, "v * THREADS", "v * 64", "32 threads with 8 vectors"),
     (ADD, "s[start + i]", "s[i]", "blocks run in any order"),
-    (ADD, STORE, "{ const int k = start + i; s[k] = row[v]; }", "int k = start + i cuts start"),
+    (ADD, STORE, "{ const int k = start + i; s[k] = row[v]; }", "needs a long long"),
     (FORWARD, SQUARES, "sum_of_squares(row)", "every thread has only its own"),
     (FORWARD, "        if (i < vectors)\n", "", "and ends: if (i < vectors)"),
     (FORWARD, "D / WIDTH", "D / 4", "but for rows of 201"),
