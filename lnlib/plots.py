@@ -408,9 +408,10 @@ def waterfall(panels, lines, forward):
 
     The first `forward` lines are those of the forward pass.
     """
-    side = 1 if len(panels) == 1 else 2  # one panel, or four
-    shared = {"figsize": (6.8, 4.7 * side), "sharex": True, "sharey": True, "squeeze": False}
-    fig, axes = plt.subplots(side, side, **shared)
+    down, across = (2, 2) if len(panels) == 4 else (1, len(panels))
+    size = (3.4 if down == 2 else 2.8) * across, 4.7 * down  # inches
+    shared = {"sharex": True, "sharey": True, "squeeze": False}
+    fig, axes = plt.subplots(down, across, figsize=size, **shared)
     place = np.arange(len(lines))
     for ax, (title, bits) in zip(axes.flat, panels.items()):
         ax.barh(place, bits["storing"], 0.86, color="#d4d4d4", label="left by storing the input")
