@@ -350,22 +350,22 @@ def losing_two_parts(x_hat, g, dx, alt):
     def word(text, place, color=ink):
         return '<text x="{:.0f}" y="{:.0f}" fill="{}">{}</text>'.format(*place, color, text)
 
-    head = '<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 640 460" font-size="20" '
-    head += 'font-family="sans-serif"><rect width="640" height="460" fill="white"/>'
+    head = '<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 640 485" font-size="26" '
+    head += 'font-family="sans-serif"><rect width="640" height="485" fill="white"/>'
     for color in (RED, BLUE, GREEN, grey):
         head += f'<marker id="{color[1:]}" viewBox="0 0 9 9" refX="8" refY="4.5" orient="auto" '
         head += 'markerWidth="15" markerHeight="15" markerUnits="userSpaceOnUse">'
         head += f'<path d="M0 0L9 4.5L0 9z" fill="{color}"/></marker>'
     corners = 2.15 * np.array([[1, 1], [1, -1], [-1, -1], [-1, 1], [1, 1]]) @ axes[:2]  # (5, 3)
     head += line("#c9d2dc", 2, *corners) + line(ink, 2, *x_hat, x_hat[0])
-    head += arrow(grey, 2, -0.45 * up, 2.95 * up) + word("axis of ones", (332, 52), grey)
-    head += word("plane of the rows with mean 0", (20, 446), grey)
-    head += '<text x="470" y="37" font-weight="bold">What is left of g?</text>'
+    head += arrow(grey, 2, -0.45 * up, 2.95 * up) + word("axis of ones", (332, 60), grey)
+    head += word("plane of the rows with mean 0", (20, 472), grey)
+    head += '<text x="20" y="30" font-weight="bold">What is left of g?</text>'
     legend = {"g": RED, "g &#8722; mean(g)": BLUE, "dx / rstd": GREEN, "what g loses": grey}
     for k, (text, color) in enumerate(legend.items()):
         dash = 'stroke-dasharray="5 4"' * (color == grey)
-        head += f'<path d="M20 {30 + 28 * k}h36" stroke="{color}" stroke-width="3" {dash}/>'
-        head += word(text, (66, 37 + 28 * k), color)
+        head += f'<path d="M20 {56 + 33 * k}h36" stroke="{color}" stroke-width="3" {dash}/>'
+        head += word(text, (66, 65 + 33 * k), color)
     frames = []
     for start, left in zip(x_hat, dx):
         level = start + g - g.mean()  # (3,)
@@ -374,7 +374,7 @@ def losing_two_parts(x_hat, g, dx, alt):
         frame += arrow(BLUE, 3, start, level)
         frame += arrow(GREEN, 5, start, start + left) * bool(left @ left > 1e-3)  # no tip alone
         x, y = view @ start + (320, 300)
-        frame += f'<circle cx="{x:.0f}" cy="{y:.0f}" r="6"/>' + word("x&#770;", (x - 6, y + 28))
+        frame += f'<circle cx="{x:.0f}" cy="{y:.0f}" r="6"/>' + word("x&#770;", (x - 7, y + 34))
         frames.append(frame)
     return _moving("losing-two-parts", "place of x-hat on its circle", alt, 640, head, frames)
 
