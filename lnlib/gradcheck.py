@@ -350,7 +350,7 @@ def _central_difference(probe, direction, moved, h):
     if np.any(off > whole / 10):  # floats are too far apart for this step
         return _Slope(np.nan, np.nan, np.nan)
     high, low = probe.y(probe.point + steps), probe.y(probe.point - steps)
-    moved[high != low] = True
+    moved[(high != probe.y0) | (low != probe.y0)] = True
     terms = probe.dy * (high - low) / 2
     rounding = probe.eps / 2 * np.sum(np.abs(probe.dy) * (np.abs(high) + np.abs(low)), where=moved)
     step = away.max() / np.abs(direction).max()
@@ -386,7 +386,8 @@ def _extrapolated(measure, start):
             best, rounding = _ridders(slopes, middle.value, within)
             divisor = next(larger if best.error < 2 * rounding else smaller, None)
             if best.error <= _ENOUGH * best.size or best.size == 0 or divisor is None:
-                return best._replace(error=best.error + kink)
+                # At the kink of |x| a slope of exactly 0 tells nothing.
+                return best._replace(value=best.value or kink, error=best.error + kink)
             steps.add(top / divisor)
 
 

@@ -432,7 +432,7 @@ def waterfall(panels, lines, forward):
 def verdicts(caught, rows, columns):
     """Show a table of booleans: a full blue dot says "caught" (True), an orange ring "missed"."""
     caught = np.asarray(caught)
-    width = 0.3 + 0.115 * max(map(len, rows)) + max(0.33 * len(columns), 3)  # inches
+    width = 0.3 + 0.115 * max(map(len, rows)) + max(0.37 * len(columns), 3)  # inches
     fig, ax = plt.subplots(figsize=(width, 2.4 + 0.265 * len(rows)))
     for shown, color, face, label in (
         (caught, BLUE, BLUE, "caught"),
@@ -442,7 +442,7 @@ def verdicts(caught, rows, columns):
         ax.scatter(j, i, s=130, color=color, facecolor=face, lw=2.5, label=label)
     ax.set(xlim=(-0.6, len(columns) - 0.4), ylim=(len(rows) - 0.4, -0.6))
     ax.xaxis.tick_top()
-    ax.set_xticks(range(len(columns)), columns, rotation=55, ha="left", rotation_mode="anchor")
+    ax.set_xticks(range(len(columns)), columns, rotation=65, ha="left", rotation_mode="anchor")
     ax.set_yticks(range(len(rows)), rows)
     ax.tick_params(length=0, labelsize=13.5)
     ax.spines[:].set_visible(False)

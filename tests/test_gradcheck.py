@@ -450,7 +450,7 @@ def test_entries_that_cannot_be_judged():
         assert not check(LAYER[0], changed(dx=2), *point((2, 20), offset=1e12)).passed
 
 
-@pytest.mark.parametrize("low", [0, 0.5, 0.99])
+@pytest.mark.parametrize("low", [0, 0.5, 0.99, -1])  # -1: the kink of |x|, whose mean is 0
 def test_kink_at_x_is_not_judged(low):
     """Differences of every step agree there: on the mean of both slopes."""
     x, gamma, beta = point((2, 2, 4), seed=1)
