@@ -67,7 +67,7 @@ def story():
         ax.grid(axis="x", visible=False)
     curves = {
         "gradient errors": (axes[1, 0], "step h", (RED, GREEN)),
-        "output errors": (axes[1, 1], "offset (spread 1)", (RED, ORANGE, GREEN)),
+        "output errors": (axes[1, 1], "mean of x (spread 1)", (RED, ORANGE, GREEN)),
     }
     for name, (ax, xlabel, colors) in curves.items():
         x, named = shown[name]
