@@ -35,7 +35,8 @@ def shift_backward(dy):
     axis=-1 => axis=0  # repeated along axis 0; the D entries of a row lie along axis=-1.
     axis=-1 => axis=1  # repeated along axis 1; the D entries of a row lie along axis=-1.
     np.repeat(dm, D, axis=-1) => dm  # it must have the shape of x: D entries a row.
-    np.repeat(dm => np.repeat(np.ones_like(dm)  # dm is missing: multiply by the gradient that arrives.
+    np.repeat(dm => np.repeat(np.ones_like(dm)
+        dm is missing: multiply by the gradient that arrives.
     / D => / dm.size  # divided by the number of rows; each mean is over the D entries of a row.
 """)
 def mean_backward(dm, D):
