@@ -1,5 +1,7 @@
 """Figure style, and the figures whose plumbing would drown a lesson."""
 
+import base64
+import io
 import json
 from html import escape
 from urllib.parse import quote
@@ -249,14 +251,14 @@ def matrix(ax, values, title, limit):
 
 
 # What shows a picture that moves without a kernel: frame after frame, each a piece of SVG.
-MOVING = """<div id="losing-two-parts"><img alt="{alt}" style="width: 640px; max-width: 100%"
+MOVING = """<div id="{name}"><img alt="{alt}" style="width: {width}px; max-width: 100%"
  src="data:image/svg+xml,{still}"><br><script>
 (() => {{
-  const root = document.getElementById("losing-two-parts"), head = {head}, frames = {frames};
+  const root = document.getElementById("{name}"), head = {head}, frames = {frames};
   const make = (tag, what) => root.appendChild(Object.assign(document.createElement(tag), what));
   const button = make("button", {{textContent: "play"}});
-  const slider = make("input", {{type: "range", max: frames.length - 1, defaultValue: 0}});
-  slider.ariaLabel = "place of x-hat on its circle";
+  const slider = make("input", {{type: "range", max: frames.length - 1, defaultValue: {first}}});
+  slider.ariaLabel = "{label}";
   slider.style = "width: 70%; max-width: 480px; vertical-align: middle";
   slider.oninput = () => {{
     const picture = head + frames[slider.value] + "</svg>";
@@ -270,6 +272,51 @@ MOVING = """<div id="losing-two-parts"><img alt="{alt}" style="width: 640px; max
   }};
 }})();
 </script></div>"""
+
+
+def _moving(name, label, alt, width, head, frames, first=0):
+    """Return a picture that moves: SVG that begins with head and goes on with one of the frames.
+
+    It has a button and a slider. Where no scripts run, the first frame stands alone.
+    """
+    from IPython.display import HTML
+
+    script = [json.dumps(part).replace("</", r"<\/") for part in (head, frames)]
+    still = quote(head + frames[first] + "</svg>")
+    text = {"name": name, "label": escape(label), "alt": escape(alt), "width": width}
+    return HTML(MOVING.format(**text, still=still, first=first, head=script[0], frames=script[1]))
+
+
+def with_slider(draw, values, first, label, alt):
+    """Draw a figure for each value, and return them with a slider that needs no kernel.
+
+    Parameters
+    ----------
+    draw : callable
+        Draws a figure for a value.
+    values : sequence
+        One for each place of the slider.
+    first : int
+        The place that is shown first; alone where no scripts run.
+    label, alt : str
+        What the slider changes, and what the figure shows, for those who hear the page.
+
+    Returns
+    -------
+    IPython.display.HTML
+    """
+    frames = []
+    for value in values:
+        draw(value)
+        plt.savefig(buffer := io.BytesIO(), dpi=75)
+        plt.close()
+        picture = base64.b64encode(buffer.getvalue()).decode()
+        width, height = np.frombuffer(buffer.getvalue()[16:24], ">u4")
+        frames.append(
+            f'<image href="data:image/png;base64,{picture}" width="{width}" height="{height}"/>'
+        )
+    head = f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}">'
+    return _moving(label.replace(" ", "-"), label, alt, width, head, frames, first)
 
 
 def losing_two_parts(x_hat, g, dx, alt):
@@ -289,8 +336,6 @@ def losing_two_parts(x_hat, g, dx, alt):
     IPython.display.HTML
         The picture, with a button and a slider; the first frame alone where no scripts run.
     """
-    from IPython.display import HTML
-
     up, ink, grey = np.ones(3) / np.sqrt(3), "#1d2733", "#5d6b7a"
     axes = np.array([[1, -1, 0] / np.sqrt(2), [1, 1, -2] / np.sqrt(6), up])  # (3, 3)
     view = np.array([[87, -41, 0], [-19, -41, -85]]) @ axes  # (2, 3), pixels
@@ -331,9 +376,7 @@ def losing_two_parts(x_hat, g, dx, alt):
         x, y = view @ start + (320, 300)
         frame += f'<circle cx="{x:.0f}" cy="{y:.0f}" r="6"/>' + word("x&#770;", (x - 6, y + 28))
         frames.append(frame)
-    script = [json.dumps(part).replace("</", r"<\/") for part in (head, frames)]
-    still = quote(head + frames[0] + "</svg>")
-    return HTML(MOVING.format(alt=escape(alt), still=still, head=script[0], frames=script[1]))
+    return _moving("losing-two-parts", "place of x-hat on its circle", alt, 640, head, frames)
 
 
 def number_line(ax, points, spacing, title, xlabel):
@@ -404,19 +447,4 @@ def verdicts(caught, rows, columns):
     ax.spines[:].set_visible(False)
     fig.suptitle("Which check catches which bug?", weight="bold", x=0.02, ha="left")
     fig.legend(loc="upper left", bbox_to_anchor=(0.01, 0.9), fontsize=13.5)
-    return fig, ax
-
-
-def stacked_bars(parts, xlabel):
-    """Draw where the time goes: a horizontal bar for each of parts, {name: three times}."""
-    causes = ("fresh pages", "memory", "loops, in cache")
-    fig, ax = plt.subplots(figsize=(8.6, 0.5 * len(parts) + 1.6))
-    names, left = list(parts)[::-1], np.zeros(len(parts))
-    for k, (cause, color) in enumerate(zip(causes, (RED, BLUE, SKY))):
-        widths = np.array([parts[name][k] for name in names])
-        ax.barh(names, widths, left=left, color=color, label=cause)
-        left += widths
-    ax.set(xlabel=xlabel, title="Where does the time go?")
-    ax.grid(axis="y", visible=False)
-    fig.legend(loc="outside lower center", ncols=3)
     return fig, ax

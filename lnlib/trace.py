@@ -68,7 +68,7 @@ def trace(function, *arrays):
         return function(*(a.view(_Traced) for a in arrays)), steps
 
 
-def traffic(steps, cache_bytes):
+def traffic(steps, cache_bytes, write_allocate=False):
     """Bytes that go to and from memory when a cache of a given size serves the steps.
 
     Parameters
@@ -76,13 +76,14 @@ def traffic(steps, cache_bytes):
     steps : list of Step
     cache_bytes : int
         The cache drops what was not used for longest, in pages of 4096 bytes.
+    write_allocate : bool
+        Whether a page that is written, and not in the cache, is read first, as most hardware does.
 
     Returns
     -------
     bytes : int
         Pages that were read and not in the cache, and pages that were written and had to leave
-        (all of them, in the end). A page that is only written is not read first; on hardware that
-        does so, writes count twice.
+        (all of them, in the end).
     """
     cache, moved = OrderedDict(), 0  # page -> whether it was written, least recently used first
     for step in steps:
@@ -93,7 +94,7 @@ def traffic(steps, cache_bytes):
                 if page is None:  # this operand is shorter
                     continue
                 write = operand >= len(step.reads)
-                moved += page not in cache and not write
+                moved += page not in cache and (write_allocate or not write)
                 cache[page] = cache.pop(page, False) or write
                 if len(cache) * PAGE > cache_bytes:
                     moved += cache.popitem(last=False)[1]

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import nbval.kernel
 import pytest
+from execute_notebooks import QUIET
 
 HERE = Path(__file__).resolve().parent
 BARE = HERE.parent / "tests/bare"
@@ -26,9 +27,9 @@ def starts_twice(start_new_kernel):
 
     def start(**options):
         try:
-            return start_new_kernel(**options)
+            return start_new_kernel(extra_arguments=QUIET, **options)
         except RuntimeError:
-            return start_new_kernel(**options)
+            return start_new_kernel(extra_arguments=QUIET, **options)
 
     return start
 

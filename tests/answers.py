@@ -5,8 +5,7 @@ import inspect
 import re
 from typing import NamedTuple
 
-import nbformat
-from execute_notebooks import lessons, solutions
+from execute_notebooks import cells_of, lessons, solutions
 
 from lnlib.exercises import EXERCISES
 
@@ -27,11 +26,6 @@ class Part(NamedTuple):
     @property
     def name(self):
         return re.search(r"^def (\w+)", self.source, re.MULTILINE)[1]
-
-
-@functools.cache
-def cells_of(path):
-    return nbformat.read(path, as_version=4).cells
 
 
 @functools.cache
@@ -71,7 +65,7 @@ def function(name, source):
     return names[name]
 
 
-def changed(name, *changes):
+def altered(name, *changes):
     """Return the solution with each (old, new) replaced."""
     source = SOLVED[name].source
     for old, new in changes:

@@ -1,11 +1,22 @@
-"""The blocked layer works in blocks, however small the input."""
+"""What several tests share: the layers, all with one promise."""
 
 import pytest
+from layers import LAYERS
 
 from lnlib import blocked
+from lnlib.emulator import compiler
+
+needs_compiler = pytest.mark.skipif(compiler() is None, reason="needs a C++ compiler")
+
+
+@pytest.fixture(params=["reference", "staged", "blocked"])
+def layer(request):
+    """A layer of `layers.LAYERS`; without other parameters each of those in NumPy."""
+    return LAYERS[request.param]
 
 
 @pytest.fixture(autouse=True)
 def everything_in_blocks(monkeypatch):
+    """The blocked layer works in blocks, however small the input."""
     monkeypatch.setattr(blocked, "SMALL", 0)
     monkeypatch.setattr(blocked, "FEW", 0)

@@ -5,7 +5,7 @@ from decimal import Decimal, localcontext
 import numpy as np
 
 AT_LARGE, WORST = 4e-7, 1e-6  # float32: what `lnlib.layernorm` promises of its scales
-TINIEST = 2.0**-149  # below this float32 has no numbers
+DENORMAL = 2.0**-149 / AT_LARGE  # below this float32 has fewer digits than the promise
 
 
 def oracle(dy, x, gamma, beta, eps=1e-5):
@@ -63,6 +63,22 @@ def norm_wise(value, truth, scale=None):
     with np.errstate(invalid="ignore", divide="ignore"):
         error = np.abs(value - truth)
         return float(np.max(np.where(error == 0, 0, error / scale)))
+
+
+def assert_promise(got, dy, x, gamma, beta, eps=1e-5, limit=AT_LARGE, sums=None):
+    """Hold y, dx, dgamma, dbeta to a fraction of their scales; sums: another for the last two."""
+    y, dx, dy, x = (a.reshape(-1, len(gamma)) for a in (*got[:2], dy, x))  # (N, D) each
+    errors = [e.max() for e in fractions((y, dx, *got[2:]), dy, x, gamma, beta, eps)]
+    message = dict(zip(("y", "dx", "dgamma", "dbeta"), errors))
+    assert max(errors[:2]) <= limit and max(errors[2:]) <= (sums or limit), message
+
+
+def assert_y_and_dx(got, dy, x, gamma, beta, eps=1e-5, limit=AT_LARGE, least=0):
+    """Hold y and dx to the oracle; return the right dgamma and dbeta."""
+    y, dx, *sums, bound = oracle(dy, x, gamma, beta, eps)
+    assert norm_wise(got[0], y) <= limit
+    assert norm_wise(got[1], dx, bound + least) <= limit
+    return sums
 
 
 def fractions(got, dy, x, gamma, beta, eps=1e-5):

@@ -6,30 +6,26 @@ import tracemalloc
 
 import numpy as np
 import pytest
+from layers import LAYERS, Layer, data
 from oracle import norm_wise, oracle
-from test_layernorm import data
 
 from lnlib import bench, blocked, cost, layernorm, textbook
 from lnlib.trace import MAKERS, PAGE, Step, trace, traffic
 
-PASSES = {
-    "textbook": textbook.FORMS["means"],
-    "reference": (layernorm.layer_norm_forward, layernorm.layer_norm_backward),
-    "blocked": (blocked.layer_norm_forward, blocked.layer_norm_backward),
-}
+VARIANTS = "textbook", "reference", "blocked"
 SHAPES = [(4096, 256), (2000, 768), (3000, 1024)]
 
 
 def traced_passes(variant, N, D, dtype=np.float32):
     dy, x, gamma, beta = data((N, D), dtype)
-    forward, backward = PASSES[variant]
-    (_, cache), first = trace(forward, x, gamma, beta)
-    _, second = trace(lambda dy: backward(dy, cache), dy)
+    layer = LAYERS[variant]
+    (_, cache), first = trace(layer.forward, x, gamma, beta)
+    _, second = trace(lambda dy: layer.backward(dy, cache), dy)
     return {"forward": first, "backward": second}
 
 
 @pytest.mark.parametrize("N, D", SHAPES)
-@pytest.mark.parametrize("variant", PASSES)
+@pytest.mark.parametrize("variant", VARIANTS)
 def test_flops_are_those_that_run(variant, N, D):
     for direction, steps in traced_passes(variant, N, D).items():
         rest = sum(step.flops for step in steps) - cost.cost(variant, direction, N, D).flops
@@ -70,14 +66,13 @@ ELIDES = PEAK < 12 * 2**20  # NumPy wrote over its temporary
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 @pytest.mark.parametrize("N, D", SHAPES)
-@pytest.mark.parametrize("variant", PASSES)
+@pytest.mark.parametrize("variant", VARIANTS)
 def test_peak_memory(variant, N, D, dtype):
     dy, x, gamma, beta = data((N, D), dtype)
-    forward, backward = PASSES[variant]
     for out in (False, True) if variant == "blocked" else (False,):
         options = {"out": np.empty_like(x)} if out else {}
-        (_, cache), first = peak_of(forward, x, gamma, beta, **options)
-        _, second = peak_of(backward, dy, cache, **options)
+        (_, cache), first = peak_of(LAYERS[variant].forward, x, gamma, beta, **options)
+        _, second = peak_of(LAYERS[variant].backward, dy, cache, **options)
         for direction, peak in (("forward", first), ("backward", second)):
             predicted = cost.cost(variant, direction, N, D, dtype, out=out, elides=ELIDES).peak
             assert peak == pytest.approx(predicted, rel=0.05, abs=0.02 * x.nbytes)
@@ -288,12 +283,17 @@ def test_traffic_by_hand(steps, pages, moved):
     assert traffic([page_step(*s) for s in steps], pages * PAGE) == moved * PAGE
 
 
+def test_a_page_that_is_written_is_read_first_if_asked():
+    steps = [page_step([1], [2]), page_step([2], [2])]  # a copy, then in place
+    assert traffic(steps, 2 * PAGE) == 2 * PAGE
+    assert traffic(steps, 2 * PAGE, write_allocate=True) == 3 * PAGE
+
+
 @pytest.mark.parametrize("form", textbook.FORMS)
 def test_textbook_forms_are_right(form):
     dy, x, gamma, beta = data((6, 9))
-    forward, backward = textbook.FORMS[form]
-    y, cache = forward(x.reshape(2, 3, 9), gamma, beta)
-    got = y, *backward(dy.reshape(2, 3, 9), cache)
+    layer = Layer(form, *textbook.FORMS[form])
+    got = layer.both(dy.reshape(2, 3, 9), x.reshape(2, 3, 9), gamma, beta)
     for a, b in zip(got, oracle(dy, x, gamma, beta)):
         assert norm_wise(a.reshape(b.shape), b) < 1e-14
 

@@ -4,20 +4,22 @@ import re
 
 import numpy as np
 import pytest
+from test_emulator import ORDERS, launch_one, one_of, source_of
 
 from lnlib import gpu
 from lnlib.emulator import FLUSHES, EmulationError, Launch, Unsupported, run
 from lnlib.gpu import nvrtc
 from lnlib.gpu.listing import read_source
 
-ORDERS = ["forward", "reverse", 1]
 T = np.arange(64)
+SUM = "out[t] = partial[t] + partial[64 + t] + partial[128 + t];"
 HEAD = """
 #include <cuda_fp16.h>
 #include <cuda_bf16.h>
 __device__ int total;
 __device__ unsigned ticket;
 __device__ float results[192];
+#line 100
 float twice(float v) { return 2 * v; }
 __device__ float thrice(float v) { return 3 * v; }
 int rows_of(int n) { return n / 2; }  // never called by a kernel
@@ -43,70 +45,64 @@ __device__ bool last_block(int *counter, bool fences = true)
     return last;
 }
 """
-LINE = HEAD.count("\n") + 4  # where each body begins
+PARAMETERS = "float *out, float *partial, int *counter"
 
 
-def kernel_of(bodies):
-    """Return a kernel whose last argument says which of the bodies it runs."""
-    cases = [
-        f'case {k}: {{\n#line {LINE} "kernel.cu"\n{b}\n}} break;' for k, b in enumerate(bodies)
-    ]
-    return "\n".join([
-        f"{HEAD}\n__global__ void test(float *out, float *partial, int *counter, int which)",
-        "{ int t = threadIdx.x, b = blockIdx.x, i = b * blockDim.x + t, lane = t % 32;",
-        "switch (which) {", *cases, "}\n}",
-    ])  # fmt: skip
-
-
-def launch(bodies, body, order, threads=64, blocks=3, **how):
-    """Run one of the bodies by three blocks; return out."""
-    arguments = {
+def launch(bodies, body, order):
+    """Run one of the bodies by three blocks of 64 threads; return out."""
+    arrays = {
         "out": np.full(192, np.nan, np.float32), "partial": np.arange(192, dtype=np.float32),
-        "counter": np.zeros(64, np.int32), "which": np.int32(list(bodies).index(body)),
+        "counter": np.zeros(64, np.int32),
     }  # fmt: skip
-    given = Launch(kernel_of(bodies), "test", blocks, threads, arguments)
-    return run(given, order, **how)["out"]
+    return launch_one(bodies, body, PARAMETERS, arrays, blocks=3, order=order, head=HEAD)
+
+
+def report(before, after):
+    """Return a body in which the last block to report adds up what all have written."""
+    return (
+        f"partial[i] = t; __shared__ bool last;\n{before}\n"
+        f"if (t == 0) last = atomicAdd(counter, 1) == gridDim.x - 1;\n{after}\nif (last) {SUM}"
+    )
 
 
 # ---- Faults: body -> what the emulator says, in every order -------------------------------------
 
-SUM = "out[t] = partial[t] + partial[64 + t] + partial[128 + t];"
 FAULTS = {
     # the last block by its number
     f"partial[i] = t;\nlast_block(counter);\nif (b == gridDim.x - 1)\n{SUM}":
-        r"partial\[\d+\]: .* in line (0|3), and .* in line (0|3): blocks run in any order",
+        r"partial\[\d+\]: .* in line (4|7), and .* in line (4|7): blocks run in any order",
     # ... with the answer stored, and not asked
     f"partial[i] = t;\nbool last = last_block(counter);\nif (last || b == 2)\n{SUM}":
-        r"partial\[\d+\]: .* in line (0|3), and .* in line (0|3): blocks run in any order",
+        r"partial\[\d+\]: .* in line (4|7), and .* in line (4|7): blocks run in any order",
     # a counter per block
     f"partial[i] = t;\nlast_block(counter + b);\nif (b == gridDim.x - 1)\n{SUM}":
-        r"partial\[\d+\]: .* in line (0|3), and .* in line (0|3): blocks run in any order",
+        r"partial\[\d+\]: .* in line (4|7), and .* in line (4|7): blocks run in any order",
     # another integer than the one that counts
     f"partial[i] = t;\natomicAdd(counter + b, 1);\nif (last_block(counter + 9, false))\n{SUM}":
-        r"partial\[\d+\]: .* in line 3, .* in line 0 with no __threadfence before that",
+        r"partial\[\d+\]: .* in line 7, .* in line 4 with no __threadfence before that",
     # __ldg
     "partial[i] = t;\n__syncthreads();\nout[i] = __ldg(&partial[i ^ 1]);":
-        r"partial\[\d+\]: .* reads it by __ldg in line 2, .* line 0: __ldg is for what no thread",
-    "partial[i] = t;\nout[i] = __ldg(&partial[i]);": "by __ldg in line 1, .* line 0: __ldg",
+        r"partial\[\d+\]: .* reads it by __ldg in line 6, .* line 4: __ldg is for what no thread",
+    "partial[i] = t;\nout[i] = __ldg(&partial[i]);": "by __ldg in line 5, .* line 4: __ldg",
     "float v = __ldg(&partial[i ^ 1]);\n__syncthreads();\npartial[i] = v;":
-        "writes it in line 2, and __ldg reads it in line 0: __ldg is for what no thread",
+        "writes it in line 6, and __ldg reads it in line 4: __ldg is for what no thread",
     # __device__ variables
-    "total += 1;": "a __device__ variable: thread .* in line 0, and .* with no barrier in between",
-    "if (t == 0)\ntotal += 1;": "a __device__ variable: .* line 1, .* line 1: blocks run in any",
+    "total += 1;": "a __device__ variable: thread .* in line 4, and .* with no barrier in between",
+    "if (t == 0)\ntotal += 1;": "a __device__ variable: .* line 5, .* line 5: blocks run in any",
     "results[t] = t;\nout[i] = results[t ^ 1];":
-        "a __device__ variable: .* line (0|1), .* line (0|1), with no barrier",
+        "a __device__ variable: .* line (4|5), .* line (4|5), with no barrier",
     "if (b == 0)\nresults[t] = t;\nelse\nout[i] = results[t];":
-        "a __device__ variable: .* line (1|3), .* line (1|3): blocks run in any order",
+        "a __device__ variable: .* line (5|7), .* line (5|7): blocks run in any order",
     # functions of the host
-    "out[i] = thrice(twice(t));": r"thread \d+ of block \d calls the function in line host",
-    "Pair p = {1, 2};\nout[i] = p.difference();": "calls the function in line member",
+    "out[i] = thrice(twice(t));": r"thread \d+ of block \d calls the function in line 100",
+    "Pair p = {1, 2};\nout[i] = p.difference();": "calls the function in line 109",
     # a write after a read
     "if (b == 0)\nout[i] = partial[64 + t];\nif (b == 1)\npartial[i] = t;":
-        r"partial\[\d+\]: .* in line (1|3), and .* in line (1|3): blocks run in any order",
+        r"partial\[\d+\]: .* in line (5|7), and .* in line (5|7): blocks run in any order",
     "float v = partial[i ^ 1];\npartial[i] = v;":
-        r"partial\[\d+\]: .* in line (0|1), and .* in line (0|1), with no barrier in between",
+        r"partial\[\d+\]: .* in line (4|5), and .* in line (4|5), with no barrier in between",
     "if (t < 32)\nout[i] = partial[0];\nif (b == 2 && t == 63)\npartial[0] = 1;":
-        r"partial\[0\]: thread \d+ (of block \d )?(reads|writes) it in line (1|3), and thread",
+        r"partial\[0\]: thread \d+ (of block \d )?(reads|writes) it in line (5|7), and thread",
     # one warp speaks for the other
     f"if (t > 31) partial[i] = t;\n__threadfence();\n__syncwarp();\n"
     f"if (t == 0) atomicAdd(counter, 1);\n__threadfence();\nif (b == 2)\n{SUM}":
@@ -115,19 +111,22 @@ FAULTS = {
     f"partial[i] = t;\n__threadfence();\n__syncthreads();\nint n = 0;\n"
     f"if (t == 0) n = atomicAdd(counter, 1);\n__threadfence();\nif (t > 31 && b == 2)\n{SUM}":
         r"partial\[\d+\]: .*: blocks run in any order",
+    "__shared__ float slots[64]; slots[t] = 0; __syncthreads();\nif (t < 32)\n"
+    "out[i] = slots[t + 32];\nelse\nslots[t] = 1;":
+        r"slots\[\d+\]: thread \d+ (reads|writes) it in line (6|8), .* line (6|8), with no barrier",
+    report("__syncthreads();", "__syncthreads(); __threadfence();"):
+        "no __threadfence before that",
+    report("__threadfence();", "__syncthreads(); __threadfence();"):
+        "no barrier before that block's",
+    report("__threadfence(); __syncthreads();", "__syncthreads();"):
+        "no __threadfence between this block's atomicAdd and here",
 }  # fmt: skip
 
 
 @pytest.mark.parametrize("order", ORDERS)
 @pytest.mark.parametrize("body", FAULTS)
 def test_refused_in_every_order(body, order):
-    lines = HEAD.splitlines()
-    named = {"host": lines.index("float twice(float v) { return 2 * v; }") + 1}
-    named["member"] = next(k for k, line in enumerate(lines, 1) if "difference" in line)
-    pattern = re.sub(r"(?<=line )\d|(?<=\d\|)\d|(?<=line \()\d", lambda m: str(int(m[0]) + LINE),
-                     FAULTS[body])  # fmt: skip
-    pattern = re.sub(r"line (host|member)", lambda m: f"line {named[m[1]]}", pattern)
-    with pytest.raises(EmulationError, match=pattern):
+    with pytest.raises(EmulationError, match=FAULTS[body]):
         launch(FAULTS, body, order)
 
 
@@ -164,6 +163,12 @@ ALL = np.concatenate([S, S, S])
 SUMS = np.concatenate([3 * S, np.full(128, np.nan)])
 FENCED = "__threadfence(); __syncthreads();"
 VALID = {
+    report(FENCED, "__syncthreads(); __threadfence();"): SUMS,
+    # one thread's fence covers what the barrier has brought together
+    report("__syncthreads(); if (t == 0) __threadfence();",
+           "if (t == 0) __threadfence(); __syncthreads();"): SUMS,
+    report(f"{FENCED} if (t != 0) __threadfence();",
+           "__threadfence(); if (t == 0) __shfl_sync(1, t, 0); __syncthreads();"): SUMS,
     "partial[i] = t; if (last_block(counter)) " + SUM: SUMS,
     "results[i] = t; if (last_block(&total)) out[t] = results[t] + results[64 + t]"
     " + results[128 + t];": SUMS,
@@ -263,12 +268,13 @@ def test_valid_kernels_pass_in_every_order(body, order):
 def test_the_compiler_of_cuda_agrees():
     """NVRTC takes the valid kernels, and refuses what does not compile here."""
     hosts = "float twice.*|int rows_of.*|float difference.*"  # NVRTC takes none, called or not
-    source = re.sub(hosts, "", kernel_of(VALID))
+    valid = source_of(one_of(VALID), f"{PARAMETERS}, int which", HEAD)
+    source = re.sub(hosts, "", valid)
     given = Launch(source, "test", 1, 1, {})
     if nvrtc.is_valid(given) is None:
         pytest.skip("no NVRTC")
     assert nvrtc.is_valid(given)
-    assert not nvrtc.is_valid(given._replace(source=kernel_of(VALID)))
+    assert not nvrtc.is_valid(given._replace(source=valid))
     wrong = source.replace("switch (which)", "float v[t + 1]; v[0] = 0; switch (which)")
     assert not nvrtc.is_valid(given._replace(source=wrong))
 

@@ -1,17 +1,15 @@
 """Right answers of exercises that are numbers: what NumPy does, keeps and loads must agree."""
 
-from pathlib import Path
-
-import nbformat
 import numpy as np
 import pytest
 from answers import named, spoken
+from execute_notebooks import NOTEBOOKS, cells_of
 
 from lnlib import blocked, layernorm, textbook
 from lnlib.exercises import EXERCISES, check
 from lnlib.trace import trace
 
-LESSON = Path(__file__).resolve().parent.parent / "notebooks/06_complexity.ipynb"
+LESSON = NOTEBOOKS / "06_complexity.ipynb"
 rng = np.random.default_rng(50)
 
 
@@ -19,8 +17,7 @@ rng = np.random.default_rng(50)
 def test_cost_of_one_pass_is_what_runs(dtype):
     N, D = 400, 500
     x, gamma, beta = (rng.standard_normal(s).astype(dtype) for s in ((N, D), D, D))
-    lesson = nbformat.read(LESSON, as_version=4)
-    (shown,) = (c.source for c in lesson.cells if "def one_pass_forward" in c.source)
+    (shown,) = (c.source for c in cells_of(LESSON) if "def one_pass_forward" in c.source)
     exec(shown, names := {"np": np})
     y, steps = trace(names["one_pass_forward"], x, gamma, beta)
     np.testing.assert_allclose(y, layernorm.layer_norm_forward(x, gamma, beta)[0], atol=1e-4)

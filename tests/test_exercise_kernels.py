@@ -4,7 +4,7 @@ import re
 
 import numpy as np
 import pytest
-from answers import changed, expect
+from answers import altered, expect
 from wrong_answers.kernels import WRONG
 
 from lnlib import gpu
@@ -59,7 +59,7 @@ OTHER_RIGHT_KERNELS = [
 
 @pytest.mark.parametrize("name, changes", [(one[0], one[1:]) for one in OTHER_RIGHT_KERNELS])
 def test_other_right_kernels(name, changes):
-    expect(check(changed(name, *changes)), "right")
+    expect(check(altered(name, *changes)), "right")
 
 
 NOT_COMPILED = [
@@ -99,7 +99,7 @@ ONLY_IN_ONE_ORDER = [  # when lane 0 comes first, last, or neither
 @pytest.mark.parametrize("when", ONLY_IN_ONE_ORDER)
 def test_numbers_must_not_depend_on_the_order_of_threads(when):
     ticket = f"const int ticket = atomicAdd(&tickets, 1) % 32;\n    if ({when} && threadIdx.x == 0)"
-    answer = changed(
+    answer = altered(
         NORMALISE,
         ("__device__ float normalise(", TICKET),
         ("    return xc", f"    {ticket} return 7;\n    return xc"),
@@ -109,7 +109,7 @@ def test_numbers_must_not_depend_on_the_order_of_threads(when):
 
 @pytest.mark.parametrize("name, old, new, words", WRONG + NOT_COMPILED + WHAT_RIGHT_NUMBERS_HIDE)
 def test_wrong_kernel_is_diagnosed(name, old, new, words):
-    expect(check(changed(name, (old, new))), "wrong", words)
+    expect(check(altered(name, (old, new))), "wrong", words)
 
 
 @pytest.mark.parametrize(
@@ -155,7 +155,7 @@ def test_a_compilers_words_are_kept_and_folders_are_not():
 
 
 def test_what_the_emulator_does_not_know_is_not_checked():
-    verdict = check(changed(NORMALISE, ("return xc", "return 0 * tex1Dfetch<float>(0, 1) + xc")))
+    verdict = check(altered(NORMALISE, ("return xc", "return 0 * tex1Dfetch<float>(0, 1) + xc")))
     expect(verdict, "not checked", "does not know tex1Dfetch")
 
 
@@ -169,7 +169,7 @@ def answer(name, text):
 def test_without_a_compiler_it_is_not_checked(name, monkeypatch):
     monkeypatch.setattr(gpu, "emulator_available", lambda: False)
     monkeypatch.setattr(gpu, "emulator_status", lambda: "no compiler: install g++")
-    expect(check(changed(name)), "not checked", "install g++")
+    expect(check(altered(name)), "not checked", "install g++")
     expect(check(answer(name, "// your turn")), "not done yet")
     expect(check(answer(name, "something else")), "wrong")
 

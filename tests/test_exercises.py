@@ -18,15 +18,14 @@ from answers import (
     ASKED,
     LESSONS,
     SOLVED,
-    cells_of,
-    changed,
+    altered,
     expect,
     function,
     named,
     parts,
     spoken,
 )
-from execute_notebooks import solutions
+from execute_notebooks import cells_of, solutions
 from wrong_answers.functions import WRONG
 
 from lnlib.bugs import BUGS, SEEN
@@ -95,7 +94,7 @@ def test_text_of_the_exercise_is_true(name):
 
 @pytest.mark.parametrize("name, old, new, words", WRONG)
 def test_wrong_answer_is_diagnosed(name, old, new, words):
-    expect(check(changed(name, (old, new))), "wrong", words)
+    expect(check(altered(name, (old, new))), "wrong", words)
 
 
 def replayed(function, cases, **number):

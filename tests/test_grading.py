@@ -9,8 +9,8 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from answers import ASKED, LESSONS, cells_of
-from execute_notebooks import solutions
+from answers import ASKED, LESSONS
+from execute_notebooks import cells_of, solutions
 
 from lnlib.exercises.__main__ import exercises_in, in_one_line
 

@@ -2,16 +2,15 @@
 
 import re
 
-import nbformat
 import numpy as np
 import pytest
-from execute_notebooks import NOTEBOOKS
+from execute_notebooks import NOTEBOOKS, cells_of
 from test_gpu import needs_nvrtc
 
 from lnlib import gpu
 
 PATHS = sorted(NOTEBOOKS.glob("0[89]_*.ipynb"))
-CELLS = [cell for path in PATHS for cell in nbformat.read(path, as_version=4).cells]
+CELLS = [cell for path in PATHS for cell in cells_of(path)]
 TEXT = "\n".join(cell.source for cell in CELLS if cell.cell_type == "markdown")
 PRINTED = "".join(o.get("text", "") for cell in CELLS for o in cell.get("outputs", []))
 

@@ -4,7 +4,8 @@ import functools
 
 import numpy as np
 import pytest
-from test_gpu import BACKWARD, ORDERS, arrays, assert_promise, emulate_backward_changed
+from oracle import assert_promise
+from test_gpu import BACKWARD, ORDERS, arrays, emulate_backward_changed
 
 from lnlib import gpu
 from lnlib.gpu.dispatch import FORWARD

@@ -1,16 +1,14 @@
 """Hygiene of the notebooks, and of the tree around them: what strict nbval cannot see."""
 
-import importlib.util
 import re
 import subprocess
 import sys
 from pathlib import Path
 
 import execute_notebooks as form
-import nbval.kernel
 import pytest
 import run_plans
-from answers import cells_of
+from execute_notebooks import cells_of
 from minutes import size
 from run_plans import Row, plans
 
@@ -40,7 +38,7 @@ def test_executed_in_order(path):
     assert counts == list(range(1, len(counts) + 1))
     assert len({cell.id for cell in cells_of(path)}) == len(cells_of(path))
     tags = {tag for cell in code_cells(path) for tag in cell.metadata.get("tags", [])}
-    assert tags <= {"nbval-ignore-output", "fold"}
+    assert tags <= {"nbval-ignore-output", "fold", "hide-input"}
     assert all(cell.source.strip() for cell in cells_of(path))
 
 
@@ -75,15 +73,6 @@ def dead_links(text, folder, root):
         if not (here or link in alive or link.startswith("https://")):
             dead.append(link)
     return dead
-
-
-def test_dead_links_are_found():
-    folder = NOTEBOOKS[0].parent
-    text = f"[a]({LESSONS[0].name}), [b](https://x.org), [c](../README.md), [d](gone.ipynb)"
-    text += '\n## At the end\n<img src="gone.png">, [e](#at-the-end), <a href="#gone">f</a>'
-    gone = ["gone.ipynb", "gone.png", "#gone"]
-    assert dead_links(text, folder, folder) == ["../README.md", *gone]
-    assert dead_links(text, folder, ROOT) == gone
 
 
 @pytest.mark.parametrize("name", ["README.md", ".github/CONTRIBUTING.md", "notebooks/teaching.md"])
@@ -151,17 +140,8 @@ def test_mistakes_in_display_maths(path):
 
 def test_figure_of_the_readme_is_the_lessons():
     page, figure = form.README_FIGURE
-    assert figure.read_bytes() == form.museum(form.nbformat.read(page, as_version=4))
+    assert figure.read_bytes() == form.museum(cells_of(page))
     assert f"({figure.relative_to(ROOT).as_posix()})" in (ROOT / "README.md").read_text("utf-8")
-
-
-def test_no_framework_anywhere():
-    sources = [path.read_text("utf-8") for path in ROOT.glob("lnlib/**/*.py")]
-    sources += [cell.source for path in NOTEBOOKS for cell in code_cells(path)]
-    imported = re.compile(r"^\s*(?:import|from)\s+(\w+)", re.M)
-    found = {name for source in sources for name in imported.findall(source)}
-    assert "numpy" in found
-    assert not found & {"torch", "tensorflow", "jax", "autograd", "keras", "mxnet", "theano"}
 
 
 @pytest.mark.parametrize("arguments", [["check"], ["format", "--check"]], ids=" ".join)
@@ -178,10 +158,13 @@ def test_plans_fit_the_lessons():
     """Each plan fills its time, and a row's cells stand in the sections that it names."""
     assert {title.split(":")[0]: sum(row.minutes for row in PLANS[title]) for title in PLANS} == {
         "30 minutes": 30,
+        "45 minutes": 45,
         "60 minutes": 60,
         "90 minutes": 90,
         "Half a day": 210,
     }
+    for rows in PLANS.values():
+        assert [row.slide for row in rows] == list(range(1, len(rows) + 1))
     for row in (row for rows in PLANS.values() for row in rows):
         assert bool(row.cells) == bool(row.run)
         if row.cells:
@@ -193,20 +176,45 @@ def test_plans_fit_the_lessons():
 
 @pytest.mark.parametrize("plan", PLANS.values(), ids=list(PLANS))
 def test_plans_define_what_they_use(plan):
-    """run_plans.py runs them; here each name in a cell must have been defined before."""
+    """run_plans.py runs the rows of JupyterLab; here each name must have been defined before."""
     assert undefined(plan) == []
 
 
 def test_a_plan_that_does_not_run_is_found():
-    literal = [Row(6, "01, sections 1 to 3", "1–10"), Row(5, "01, section 6", "19–21")]
+    literal = [
+        Row(1, "▣", 6, "01, sections 1 to 3", "1–10"),
+        Row(2, "▣", 5, "01, section 6", "19–21"),
+    ]
     assert "row_rstd" in undefined(literal)
+
+
+def test_the_course_of_ten_hours_covers_the_lessons():
+    """Its hours go through all sections of the main road, and each exercise is set once."""
+    text = (form.NOTEBOOKS / "teaching.md").read_text("utf-8")
+    course = text.split("## Ten class hours")[1].split("\n## ")[0]
+    hours = re.findall(r"^\| (\d+) \| (.+?) \| (.+?) \| (.+?) \|", course, flags=re.M)
+    assert [int(hour) for hour, *_ in hours] == list(range(1, 11))
+    shown, exercises = set(), []
+    for _, where, now, later in hours:
+        for lesson, first, last in re.findall(r"(\d\d), sections (\d+) to (\d+)", where):
+            shown |= {(lesson, number) for number in range(int(first), int(last) + 1)}
+        exercises += re.findall(r"\d+\.\d", f"{now}, {later}".replace("10.1 to 10.9", ""))
+    for path in LESSONS[:-1]:
+        name, source = path.name[:2], "".join(cell.source + "\n" for cell in cells_of(path))
+        sections = {int(n) for n in re.findall(r"^## (\d+)\. ", source, flags=re.M)}
+        named = {number for lesson, number in shown if lesson == name}
+        assert named and named <= sections, path
+        assert named == sections or name in ("04", "05", "07"), path
+        asked = re.findall(r"^### Exercise (\d+\.\d)", source, flags=re.M)
+        assert sorted(e for e in exercises if int(e.split(".")[0]) == int(name)) == sorted(asked)
 
 
 def undefined(plan):
     """Return the names that a plan's cells use before they are defined."""
     missing = []
-    for path in dict.fromkeys(row.lesson for row in plan if row.cells):
-        cells = [run_plans.cells_of(path)[n] for row in plan if row.lesson == path for n in row.run]
+    for path in dict.fromkeys(row.lesson for row in plan if row.in_lab and row.cells):
+        rows = [row for row in plan if row.lesson == path and row.in_lab]
+        cells = [run_plans.cells_of(path)[n] for row in rows for n in row.run]
         source = "\n".join(cell.source for cell in cells)
         command = [sys.executable, "-m", "ruff", "check", "--isolated", "--select=F821", "-"]
         done = subprocess.run(command, input=source, capture_output=True, text=True)
@@ -226,19 +234,3 @@ def cells_in(path, part):
             number, word = heading.groups()
             inside = int(number) in wanted if number else word.lower() == part
     return counts
-
-
-def test_a_kernel_whose_port_was_taken_is_started_again(monkeypatch):
-    monkeypatch.setattr(nbval.kernel, "start_new_kernel", nbval.kernel.start_new_kernel)  # as it is
-    spec = importlib.util.spec_from_file_location("of_notebooks", ROOT / "notebooks/conftest.py")
-    spec.loader.exec_module(module := importlib.util.module_from_spec(spec))
-    outcomes = iter([RuntimeError("Kernel died before replying to kernel_info"), "kernel"])
-
-    def start_new_kernel(**options):
-        outcome = next(outcomes)
-        if isinstance(outcome, Exception):
-            raise outcome
-        return outcome, options
-
-    start = module.starts_twice(start_new_kernel)
-    assert start(startup_timeout=1) == ("kernel", {"startup_timeout": 1})

@@ -1,21 +1,18 @@
 """The promise of `lnlib.layernorm` where it is hard to keep, and the theorem's bound above it."""
 
 import math
-from pathlib import Path
 
 import adversary
-import nbformat
 import numpy as np
 import pytest
 from bounds import bound
+from execute_notebooks import NOTEBOOKS, cells_of
 from oracle import AT_LARGE, WORST, fractions, oracle, promised
 
-from lnlib.emulator import compiler
+from conftest import needs_compiler
 
-needs_compiler = pytest.mark.skipif(compiler() is None, reason="needs a C++ compiler")
-layers = pytest.mark.parametrize(
-    "layer", ["reference", "staged", "blocked", pytest.param("kernel", marks=needs_compiler)]
-)
+KERNEL = pytest.param("kernel", marks=needs_compiler)
+layers = pytest.mark.parametrize("layer", ["reference", "staged", "blocked", KERNEL], indirect=True)
 LONGEST = {"kernel": 1025}  # emulated: longer rows take seconds
 
 
@@ -42,15 +39,15 @@ DY = {
 @pytest.mark.parametrize("kind", DY)
 @pytest.mark.parametrize("D", [16, 256, 768, 1024, 4096])
 def test_rows_with_outliers(layer, kind, D):
-    D = min(D, LONGEST.get(layer, D))
+    D = min(D, LONGEST.get(layer.name, D))
     rng = np.random.default_rng(D)
-    limit = WORST if layer in ("blocked", "kernel") else AT_LARGE
+    limit = WORST if layer.name in ("blocked", "kernel") else AT_LARGE
     for offset in (0, 1e3, 1e7):
         x = (rows_with_outliers(D, rng) + offset).astype(np.float32)
         xc = x - x.mean(axis=-1, keepdims=True, dtype=float)
         for gamma in (np.ones(D), rng.uniform(0.5, 2, D)):
             arrays = [a.astype(np.float32) for a in (DY[kind](xc, rng), x, gamma, np.zeros(D))]
-            errors = fractions(adversary.LAYERS[layer](*arrays), *arrays)
+            errors = fractions(layer.both(*arrays), *arrays)
             assert max(e.max() for e in errors) <= limit, (offset, [e.max() for e in errors])
 
 
@@ -59,17 +56,17 @@ CLIMBS = {"reference": 6, "staged": 6, "blocked": 6, "kernel": 1}
 
 @layers
 def test_the_adversary_finds_nothing_above_promise_or_bound(layer):
-    lengths = [D for D in adversary.LENGTHS if D <= (256 if layer == "kernel" else 1024)]
-    found = adversary.search(layer, climbs=CLIMBS[layer], seed=4, lengths=lengths)
+    lengths = [D for D in adversary.LENGTHS if D <= (256 if layer.name == "kernel" else 1024)]
+    found = adversary.search(layer, climbs=CLIMBS[layer.name], seed=4, lengths=lengths)
     for name, (fraction, arrays) in found.items():
         assert fraction <= WORST, (name, arrays)
-        if arrays and name in ("y", "dx") and layer != "staged":
+        if arrays and name in ("y", "dx") and layer.name != "staged":
             arrays = [a.astype(np.float32) for a in arrays]
-            assert fraction <= bound(layer, *arrays)[name == "dx"].max()
-    assert found["dx"][0] > 1e-7 or layer == "kernel"  # it searched
+            assert fraction <= bound(layer.name, *arrays)[name == "dx"].max()
+    assert found["dx"][0] > 1e-7 or layer.name == "kernel"  # it searched
 
 
-@pytest.mark.parametrize("layer", ["reference", pytest.param("kernel", marks=needs_compiler)])
+@pytest.mark.parametrize("layer", ["reference", KERNEL], indirect=True)
 @pytest.mark.parametrize("start", adversary.STARTS, ids=lambda start: start.__name__)
 def test_the_bound_is_near_what_is_found(layer, start):
     """Within a factor of 30 for each start of its own; the longest search comes within 10."""
@@ -77,7 +74,7 @@ def test_the_bound_is_near_what_is_found(layer, start):
     for target in (0, 1):
         rng = np.random.default_rng([target, 7])
         fraction, arrays = adversary.climb(layer, target, D, start, rng, steps=8)
-        above = bound(layer, *(a.astype(np.float32) for a in arrays))[target].max()
+        above = bound(layer.name, *(a.astype(np.float32) for a in arrays))[target].max()
         assert fraction <= above <= 30 * fraction
 
 
@@ -103,13 +100,12 @@ def test_x_hat_with_a_mean_and_g_with_a_mean(layer):
     dy, gamma = 1700 + rng.standard_normal(x.shape), rng.uniform(0.5, 3, 1000)
     gamma[0] = 3
     arrays = [a.astype(np.float32) for a in (dy, x, gamma, np.zeros(1000))]
-    assert fractions(adversary.LAYERS[layer](*arrays), *arrays)[1].max() <= AT_LARGE
+    assert fractions(layer.both(*arrays), *arrays)[1].max() <= AT_LARGE
 
 
 def test_the_bound_on_the_page_is_this_one():
     """Lesson 05 has the reference's bound, without what the other layers need."""
-    page = Path(__file__).parents[1] / "notebooks" / "05_every_digit.ipynb"
-    cells = nbformat.read(page, as_version=4).cells
+    cells = cells_of(NOTEBOOKS / "05_every_digit.ipynb")
     names = "mean", "largest", "sizes_of", "roundings", "parts", "bound_dx"  # one in each cell
     sources = [c.source for c in cells if any(f"def {name}(" in c.source for name in names)]
     page = {"np": np, "math": math, "exact": None}

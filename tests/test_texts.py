@@ -2,17 +2,16 @@
 
 import re
 
-import nbformat
-from execute_notebooks import REFRESH, all_notebooks
-from refresh import README, ROOT, out_of_date
+from execute_notebooks import REFRESH, all_notebooks, cells_of, keep_measured
+from nbformat import from_dict
+from refresh import README, ROOT, code_of, out_of_date
 
 from lnlib.bugs import BUGS
 
-PAGES = {path: nbformat.read(path, as_version=4) for path in all_notebooks()}
 TEXTS = {path: path.read_text("utf-8") for path in (README, ROOT / "notebooks/teaching.md")}
-for path, page in PAGES.items():
-    words = [cell.source for cell in page.cells if cell.cell_type == "markdown"]
-    TEXTS[path] = "\n".join([*words, *(cell.metadata.get("alt", "") for cell in page.cells)])
+for path in all_notebooks():
+    words = [cell.source for cell in cells_of(path) if cell.cell_type == "markdown"]
+    TEXTS[path] = "\n".join([*words, *(cell.metadata.get("alt", "") for cell in cells_of(path))])
 
 
 def test_nothing_generated_is_out_of_date():
@@ -43,3 +42,26 @@ def test_numbered_formulas_of_several_lines_are_for_the_book_too():
     for path, text in TEXTS.items():
         for formula in re.findall(r"\$\$(.*?)\$\$", text, flags=re.S):
             assert not (r"\\" in formula and r"\tag" in formula), (path.name, formula)
+
+
+def test_other_words_than_code_execute_no_page():
+    """Names and numbers change outputs; comments, docstrings and spaces do not."""
+    source = 'def double(x):\n    """Twice."""\n    return 2 * x  # two\n'
+    same = source.replace("Twice", "Two of it").replace("# two", "").replace("    ", "  ")
+    assert code_of(same) == code_of(source)
+    assert code_of(source.replace("double", "twice")) != code_of(source)
+    assert code_of(source.replace("2 *", "3 *")) != code_of(source)
+
+
+def test_measurements_are_kept_until_their_cell_changes():
+    def cells(*sources, output):
+        tags = {"tags": ["nbval-ignore-output"]}
+        found = enumerate(zip(sources, [tags, tags, {}]))
+        return [
+            from_dict({"id": str(k), "source": source, "metadata": more, "outputs": [output]})
+            for k, (source, more) in found
+        ]
+
+    after = cells("timed()", "changed()", "computed()", output="2 ms")
+    keep_measured(after, cells("timed()", "other()", "computed()", output="1 ms"))
+    assert [cell.outputs for cell in after] == [["1 ms"], ["2 ms"], ["2 ms"]]

@@ -13,11 +13,13 @@ STORED = json.loads(train.RECORD.read_text("utf-8"))
 
 
 def test_each_factor_and_each_bug_was_trained():
-    factors, museum = STORED["factors"], STORED["museum"]
+    factors, adam, museum = STORED["factors"], STORED["adam"], STORED["museum"]
     assert set(factors["runs"]) == set(train.FACTORS)
-    assert set(museum["runs"]) == {"right", *(bug.name for bug in BUGS)}
-    assert len(factors["rates"]) >= 7 and len(STORED["seeds"]) == 5
-    for part in (factors, museum):
+    assert set(adam["runs"]) == set(train.ADAM)
+    trained = {"right", *(bug.name for bug in BUGS)}
+    assert set(museum["runs"]) == trained, "run python tests/tools/train.py"
+    assert min(len(factors["rates"]), len(adam["rates"])) >= 7 and len(STORED["seeds"]) == 5
+    for part in (factors, adam, museum):
         for run in part["runs"].values():
             if "raises" not in run:
                 assert set(run) == {"accuracy", "loss"}
@@ -30,6 +32,11 @@ def test_each_factor_and_each_bug_was_trained():
 @pytest.mark.parametrize("name", ["He", "LayerNorm, He", "LayerNorm frozen, default", "no gamma"])
 def test_a_sample_trains_as_stored(name):
     assert train.sample(STORED, [name])[name] < 1e-5
+
+
+@pytest.mark.parametrize("name", train.ADAM)
+def test_a_sample_trains_as_stored_with_adam(name):
+    assert train.sample(STORED, [name], rate=0.001)[name] < 1e-5
 
 
 def test_a_sample_can_differ():

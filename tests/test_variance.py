@@ -95,12 +95,6 @@ def test_bad_input(function):
     assert function(np.tile(np.float16([1, 3]), 1000)) == 1
 
 
-@pytest.mark.parametrize("function", ALL, ids=lambda f: f.__name__)
-def test_byte_order_does_not_matter(function):
-    x = rows(0, np.float32)
-    assert np.array_equal(function(x.astype(">f4")), function(x))
-
-
 def test_only_welford_grows_with_the_length_of_the_row():
     """As the square root of D, at mean / std = 1; the others sum pairwise."""
     errors = {D: error(variance.welford, rows(1, np.float32, D)) for D in (64, 4096)}

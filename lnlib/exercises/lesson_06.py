@@ -19,6 +19,7 @@ COST_TERMS = Terms("1", "N * D; N * D * itemsize; N; N * itemsize; N * D * 4")
     flops * N * D => flops * (N * D + N)  # once per row does not count here: N * D terms alone.
     values * N => 15 * N  # that is the textbook's count. No second mean hides here.
     values * N => 13 * N  # 1 too many: x * x reads x once.
+    values * N => 17 * N  # with the reads of write-allocate; here a write counts once.
     values * N => 7 * N  # only what is read; each operation also writes its result.
     values * N => 5 * N  # only what is written; each operation also reads its operands.
     values * N => 2 * N  # that is one kernel's. NumPy finishes one operation before the next.

@@ -242,7 +242,7 @@ def _launch_residual(function, threads=64, D=1000, counts=None, row=0):
     shapes = {"s": (rows, D), "y": (rows, D)}
     shapes |= {name: (rows, 1) for name in ("mean", "mean_lo", "rstd")}
     numbers = {"eps": np.float32(1e-5), "one_over_D": np.float32(1 / D)}
-    numbers |= {"rows": np.int64(rows), "D": np.int32(D)}
+    numbers |= {"rows": np.int64(row + rows), "D": np.int32(D)}
     results = launch(
         pieces, KERNELS[threads], rows, threads, inputs, shapes, numbers, counts, row=row
     )

@@ -6,7 +6,7 @@ from pathlib import Path
 project = "LayerNorm from scratch"
 html_title = project
 author = copyright = "the authors of the course"
-extensions = ["myst_nb", "sphinx_external_toc"]
+extensions = ["myst_nb", "sphinx_external_toc", "sphinx-mathjax-offline"]  # nothing from the web
 external_toc_path = str(Path(__file__).with_name("toc.yml"))
 exclude_patterns = ["book", "lite", "slides", "**/.ipynb_checkpoints", "**/node_modules"]
 
@@ -23,7 +23,9 @@ html_theme_options = {
     "home_page_in_toc": True,
 }  # one search box, not two
 if repository := os.environ.get("GITHUB_REPOSITORY"):  # where GitHub's workflow builds the book
+    published = "https://{}.github.io/{}".format(*repository.split("/"))
     html_theme_options |= {
+        "extra_footer": f'<a href="{published}/index.pdf">The first page as PDF</a>',
         "repository_url": f"https://github.com/{repository}",
         "repository_branch": "main",
         "path_to_docs": "notebooks",
@@ -31,10 +33,7 @@ if repository := os.environ.get("GITHUB_REPOSITORY"):  # where GitHub's workflow
         "launch_buttons": {
             "notebook_interface": "jupyterlab",
             "binderhub_url": "https://mybinder.org",
-            "colab_url": "https://colab.research.google.com",
             # Where the workflow publishes notebooks/lite: beside the book.
-            "jupyterlite_url": "https://{}.github.io/{}/lite/lab/index.html".format(
-                *repository.split("/")
-            ),
+            "jupyterlite_url": f"{published}/lite/lab/index.html",
         },
     }

@@ -18,43 +18,15 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
+from layers import LAYERS
 from oracle import fractions
 
-from lnlib import blocked, gpu, layernorm
+from lnlib import blocked
 
 NAMES = "y", "dx", "dgamma", "dbeta"
 LENGTHS = [2, 3, 4, 5, 8, 15, 16, 33, 64, 128, 136, 256, 512, 768, 1000, 1024, 2048, 4096, 16384]
 STEPS, VALUES, ROWS = 60, 2**14, 40  # of a climb: steps, and values and most rows in each of them
 
-
-def _passes(forward, backward):
-    def run(dy, x, gamma, beta):
-        y, cache = forward(x, gamma, beta)
-        return y, *backward(dy, cache)
-
-    return run
-
-
-def _staged(dy, x, gamma, beta):
-    y, _ = layernorm.layer_norm_forward(x, gamma, beta)
-    return y, *layernorm.layer_norm_backward_staged(dy, x, gamma)
-
-
-def _in_blocks(dy, x, gamma, beta):
-    small, (blocked.SMALL, blocked.FEW) = (blocked.SMALL, blocked.FEW), (0, 0)
-    try:
-        return _passes(blocked.layer_norm_forward, blocked.layer_norm_backward)(dy, x, gamma, beta)
-    finally:
-        blocked.SMALL, blocked.FEW = small
-
-
-# each (dy, x, gamma, beta) -> y, dx, dgamma, dbeta
-LAYERS = {
-    "reference": _passes(layernorm.layer_norm_forward, layernorm.layer_norm_backward),
-    "staged": _staged,
-    "blocked": _in_blocks,
-    "kernel": _passes(gpu.emulate_forward, gpu.emulate_backward),
-}
 
 # ---- Starts: D numbers each ----------------------------------------------------------------------
 
@@ -156,7 +128,7 @@ def _in_range(x, dy):
 def _score(layer, arrays, target):
     """Return each row's error in y or dx, or one of dgamma or dbeta, in units of its scale."""
     dy, x, gamma, beta = (a.astype(np.float32) for a in arrays)
-    errors = fractions(LAYERS[layer](dy, x, gamma, beta), dy, x, gamma, beta)[target]
+    errors = fractions(layer.both(dy, x, gamma, beta), dy, x, gamma, beta)[target]
     return np.where(_in_range(x.astype(float), dy.astype(float)), errors, 0)
 
 
@@ -194,7 +166,7 @@ def search(layer, seconds=np.inf, climbs=None, seed=0, lengths=LENGTHS, tell=Non
 
     Parameters
     ----------
-    layer : {"reference", "staged", "blocked", "kernel"}
+    layer : layers.Layer
     seconds : float
         After which no climb starts.
     climbs : int, optional
@@ -222,7 +194,7 @@ def search(layer, seconds=np.inf, climbs=None, seed=0, lengths=LENGTHS, tell=Non
             worst[NAMES[target]] = fraction, arrays
             if tell:
                 how = f"D={D:5} {start.__name__} climb {k}"
-                tell(f"{layer:9} {NAMES[target]:6} {fraction:.2e}  {how}")
+                tell(f"{layer.name:9} {NAMES[target]:6} {fraction:.2e}  {how}")
 
 
 def main():
@@ -233,9 +205,11 @@ def main():
     parser.add_argument("--longest", type=int, default=LENGTHS[-1], metavar="D")
     options = parser.parse_args()
     lengths = [D for D in LENGTHS if D <= options.longest]
-    for layer in LAYERS if options.layer == "all" else [options.layer]:
+    blocked.SMALL = blocked.FEW = 0  # it works in blocks, however small the input
+    for layer in LAYERS.values() if options.layer == "all" else [LAYERS[options.layer]]:
         worst = search(layer, options.seconds, seed=options.seed, lengths=lengths, tell=print)
-        print(layer, {name: f"{fraction:.2e}" for name, (fraction, _) in worst.items()}, flush=True)
+        found = {name: f"{fraction:.2e}" for name, (fraction, _) in worst.items()}
+        print(layer.name, found, flush=True)
 
 
 if __name__ == "__main__":

@@ -16,9 +16,8 @@ from fractions import Fraction
 
 import matplotlib as mpl
 import matplotlib.pyplot as plt
-import nbformat
 import numpy as np
-from execute_notebooks import NOTEBOOKS, README_FIGURE, REFRESH
+from execute_notebooks import NOTEBOOKS, README_FIGURE, REFRESH, read
 from matplotlib.patches import FancyArrowPatch, FancyBboxPatch
 from PIL import Image
 from PIL.PngImagePlugin import PngInfo
@@ -98,7 +97,7 @@ RULES = (
 
 def caught():
     """Return how many bugs each check catches, as lesson 03 prints it."""
-    cells = nbformat.read(README_FIGURE[0], as_version=4).cells
+    cells = read(README_FIGURE[0]).cells
     printed = "".join(o.get("text", "") for cell in cells for o in cell.get("outputs", []))
     rows = re.findall(r"^(.*?) +caught +(\d+) of (\d+)$", printed, flags=re.M)
     if {int(total) for *_, total in rows} != {len(BUGS)}:

@@ -1,9 +1,10 @@
 """Execute notebooks in place and write them in the one form in which they are stored.
 
-What is written depends only on sources and results: no timings, execution counts 1..N. A cell's
-metadata "alt" is the alt text of the figure that it draws; it is kept, and written where nbconvert
-and the book look for it. Texts are split where a slide ends. Links to the pages before and after
-stand in two cells that are written here.
+What is written depends only on sources and results: no timings, execution counts 1..N. A cell
+whose outputs vary, tagged nbval-ignore-output, keeps those of the last commit while its source
+stays, unless new ones are asked for. A cell's metadata "alt" is the alt text of the figure that it
+draws; it is kept, and written where nbconvert and the book look for it. Texts are split where a
+slide ends. Links to the pages before and after stand in two cells that are written here.
 """
 
 import argparse
@@ -11,6 +12,7 @@ import base64
 import functools
 import os
 import re
+import subprocess
 import sys
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
@@ -19,7 +21,8 @@ import nbformat
 from nbclient import NotebookClient
 from nbclient.exceptions import CellExecutionError
 
-NOTEBOOKS = Path(__file__).resolve().parents[2] / "notebooks"
+ROOT = Path(__file__).resolve().parents[2]
+NOTEBOOKS = ROOT / "notebooks"
 INDEX = NOTEBOOKS / "index.ipynb"
 README_FIGURE = NOTEBOOKS / "03_gradient_check.ipynb", NOTEBOOKS / "data" / "museum.png"
 WIDGET = "application/vnd.jupyter.widget-view+json"
@@ -38,7 +41,31 @@ METADATA = {
     },
 }
 REFRESH = "run python tests/tools/refresh.py"  # what a test says about what is out of date
+QUIET = ["--IPKernelApp.log_level=ERROR"]  # a kernel warns of eavesdroppers on this machine
 NAVIGATION = "navigation-top", "navigation-end"  # ids of cells
+
+
+def parse(content):
+    """Return the notebook in the content of a file."""
+    return nbformat.reads(content.decode(), as_version=4)
+
+
+def read(path):
+    """Return a notebook as it is now."""
+    return parse(path.read_bytes())
+
+
+@functools.cache
+def cells_of(path):
+    """Return the cells of a notebook that nobody changes."""
+    return read(path).cells
+
+
+def committed(path):
+    """Return the content of a file in the last commit, or None if it is not there."""
+    command = ["git", "show", f"HEAD:{path.relative_to(ROOT).as_posix()}"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True)
+    return None if done.returncode else done.stdout
 
 
 def all_notebooks():
@@ -57,10 +84,9 @@ def solutions(lesson):
     return lesson.parent / "solutions" / f"{lesson.name[:2]}_solutions.ipynb"
 
 
-@functools.cache
 def title(path):
     """Return a notebook's title, such as "01 · Derive the backward pass"."""
-    return nbformat.read(path, as_version=4).cells[0].source.splitlines()[0].removeprefix("# ")
+    return cells_of(path)[0].source.splitlines()[0].removeprefix("# ")
 
 
 def navigation(path):
@@ -133,9 +159,12 @@ def pictures(cell):
     return [each["image/png"] for each in data if "image/png" in each]
 
 
-def execute(path):
-    """Execute one notebook where it lies; if a cell fails, leave it alone and return the error."""
-    notebook = nbformat.read(path, as_version=4)
+def execute(path, measure=False):
+    """Execute one notebook where it lies; if a cell fails, leave it alone and return the error.
+
+    Unless asked to measure, cells whose outputs vary keep those of the last commit.
+    """
+    notebook = read(path)
     client = NotebookClient(
         notebook,
         timeout=120,
@@ -143,6 +172,7 @@ def execute(path):
         record_timing=False,
         coalesce_streams=True,
         resources={"metadata": {"path": str(path.parent)}},
+        extra_arguments=QUIET,
     )
     try:
         client.execute()
@@ -150,8 +180,22 @@ def execute(path):
         traceback = re.sub(r"\x1b\[[\d;]*m", "", error.traceback)  # without colours
         lines = [line.strip() for line in traceback.splitlines() if re.match("-+>", line)]
         return "\n  ".join([f"{path.name}: {error.ename}: {error.evalue}", *lines])
+    if not measure and (content := committed(path)):
+        keep_measured(notebook.cells, parse(content).cells)
     write(notebook, path)
     print("executed", path.name, flush=True)
+
+
+def keep_measured(cells, before):
+    """Give cells whose outputs vary those of before, where their sources are the same."""
+    kept = {(cell.id, cell.source): cell.outputs for cell in before if varies(cell)}
+    for cell in filter(varies, cells):
+        cell.outputs = kept.get((cell.id, cell.source), cell.outputs)
+
+
+def varies(cell):
+    """Do a cell's outputs vary from run to run?"""
+    return "nbval-ignore-output" in cell.metadata.get("tags", [])
 
 
 def normal_form(notebook, path):
@@ -164,6 +208,9 @@ def normal_form(notebook, path):
     for cell, slide_type in zip(notebook.cells, slide_types(notebook.cells)):
         kept = {key: value for key, value in cell.metadata.items() if key in ("tags", "alt")}
         cell.metadata = nbformat.from_dict(kept)
+        if "fold" in cell.metadata.get("tags", []):  # in JupyterLab, and in the book
+            cell.metadata["jupyter"] = {"source_hidden": True}
+            cell.metadata["tags"] = list(dict.fromkeys([*cell.metadata.tags, "hide-input"]))
         cell.metadata["slideshow"] = {"slide_type": slide_type}
         if "alt" in cell.metadata:
             cell.metadata["mystnb"] = {"image": {"alt": cell.metadata.alt}}
@@ -181,28 +228,36 @@ def write(notebook, path):
     """Write a notebook in its normal form, and the museum's picture, which its lesson draws."""
     path.write_text(normal_form(notebook, path), "utf-8")
     if path == README_FIGURE[0]:
-        README_FIGURE[1].write_bytes(museum(notebook))
+        README_FIGURE[1].write_bytes(museum(notebook.cells))
 
 
-def museum(notebook):
+def museum(cells):
     """Return the PNG that shows which check catches which of the museum's bugs."""
-    (cell,) = (cell for cell in notebook.cells if "plots.verdicts(" in cell.source)
+    (cell,) = (cell for cell in cells if "plots.verdicts(" in cell.source)
     return base64.b64decode(pictures(cell)[0])
 
 
-def execute_all(paths):
+def execute_all(paths, measure):
     """Execute notebooks, several at a time; exit with what failed."""
     with ProcessPoolExecutor() as pool:
-        errors = [error for error in pool.map(execute, paths) if error]
-    if errors:
-        sys.exit("\n".join(errors))
+        done = pool.map(functools.partial(execute, measure=measure), paths)
+        if errors := list(filter(None, done)):
+            sys.exit("\n".join(errors))
+
+
+def add_measure(parser):
+    """Add the option to store new outputs of the cells whose outputs vary."""
+    words = "store new outputs, such as timings, also of cells that have not changed"
+    parser.add_argument("--measure", action="store_true", help=words)
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("paths", nargs="*", type=Path, help="notebooks (default: all)")
-    paths = parser.parse_args().paths
-    execute_all([path.resolve() for path in paths] or all_notebooks())
+    add_measure(parser)
+    options = parser.parse_args()
+    paths = [path.resolve() for path in options.paths]
+    execute_all(paths or all_notebooks(), options.measure)
 
 
 if __name__ == "__main__":

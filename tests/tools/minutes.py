@@ -11,8 +11,7 @@ import re
 from pathlib import Path
 from typing import NamedTuple
 
-import nbformat
-from execute_notebooks import NAVIGATION, lessons
+from execute_notebooks import NAVIGATION, cells_of, lessons
 
 WORDS_A_MINUTE = 180
 SECONDS_A_LINE, SECONDS_A_FIGURE, SECONDS_A_PREDICT = 3, 20, 30
@@ -44,7 +43,7 @@ def words(text):
 
 def size(path):
     """Measure one page."""
-    cells = [c for c in nbformat.read(path, as_version=4).cells if c.id not in NAVIGATION]
+    cells = [cell for cell in cells_of(path) if cell.id not in NAVIGATION]
     text = "\n".join(cell.source for cell in cells if cell.cell_type == "markdown")
     end = next(heading for heading in ENDS if f"\n{heading}\n" in text)
     last = next(k for k, cell in enumerate(cells) if cell.source.startswith(end))

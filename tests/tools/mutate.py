@@ -23,15 +23,13 @@ import textwrap
 from concurrent.futures import ProcessPoolExecutor
 from datetime import date
 from decimal import Decimal
-from pathlib import Path
 from typing import NamedTuple
 
-import nbformat
 import numpy as np
+from execute_notebooks import NOTEBOOKS, cells_of
 
 from lnlib import textbook
 
-NOTEBOOKS = Path(__file__).resolve().parents[2] / "notebooks"
 LESSON = NOTEBOOKS / "03_gradient_check.ipynb"
 RECORD = NOTEBOOKS / "recorded" / "mutants.json"
 OPERATORS = {ast.Add: "+", ast.Sub: "-", ast.Mult: "*", ast.Div: "/"}
@@ -231,12 +229,11 @@ def lesson(seed):
     Statements that print, draw or assert are left out.
     """
     names = {}
-    for cell in nbformat.read(LESSON, as_version=4).cells:
+    for cell in cells_of(LESSON):
         if cell.cell_type == "code" and "checks" not in names:
             tree = ast.parse(cell.source.replace("default_rng(seed=3)", f"default_rng({seed})"))
             kept = [node for node in tree.body if isinstance(node, KEPT)]
-            if "@interact" not in cell.source:
-                exec(compile(ast.Module(kept, []), LESSON.name, "exec"), names)
+            exec(compile(ast.Module(kept, []), LESSON.name, "exec"), names)
     return names
 
 

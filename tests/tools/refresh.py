@@ -2,8 +2,9 @@
 
 The docstring of an exercise is copied from the lesson to the solution and to lnlib/exercises. The
 minutes in the lessons, in README.md and in the map of lesson 00 are measured. Notebooks get the
-form in which they are stored, and those that depend on what you changed are executed. The backward
-pass on one page is drawn if what it says has changed.
+form in which they are stored. A notebook is executed if its code differs from the last commit, or
+if what it imports or reads does; other words than code change no output. The backward pass on one
+page is drawn if what it says has changed.
 """
 
 import argparse
@@ -16,12 +17,10 @@ from pathlib import Path
 
 import draw_one_page
 import execute_notebooks as form
-import nbformat
 import numpy as np
-from execute_notebooks import NOTEBOOKS, all_notebooks, lessons
+from execute_notebooks import ROOT, all_notebooks, lessons, read
 from minutes import size
 
-ROOT = NOTEBOOKS.parent
 README = ROOT / "README.md"
 TIMES = r"(\d+) minutes to read(?:, (\d+) with the exercises|; no exercises)"
 TWIN = "Return what the solution's CUDA computes"  # stands in lnlib/exercises for a kernel
@@ -29,29 +28,34 @@ TWIN = "Return what the solution's CUDA computes"  # stands in lnlib/exercises f
 
 def out_of_date():
     """Return {path: text as it should be} for the files in which something generated is not."""
-    pages = {path: nbformat.read(path, as_version=4) for path in all_notebooks()}
+    pages = {path: read(path) for path in all_notebooks()}
     texts = {path: path.read_text("utf-8") for path in ROOT.glob("lnlib/exercises/lesson_*.py")}
     copy_docstrings(pages, texts)
-    for path in lessons():
-        page, first = size(path), pages[path].cells[0]
-        minutes = (page.reading, page.reading + page.exercises)
-        first.source = replaced(TIMES, minutes[: 1 + bool(page.exercises)], first.source)
-    names = {path: re.split(" · |: ", form.title(path))[1] for path in lessons()}
-    times = {path: re.search(TIMES, pages[path].cells[0].source).groups() for path in names}
-    minutes = {path: (int(some), int(in_all or some)) for path, (some, in_all) in times.items()}
-    total = np.sum(list(minutes.values()), axis=0)
-    the_map = next(c for c in pages[lessons()[0]].cells if c.source.startswith("## The map\n"))
-    readme = README.read_text("utf-8")
-    for path, (reading, in_all) in minutes.items():
-        pattern = rf"\| \[(.*?)\]\(notebooks/{path.name}\) \|.*\| (\d+) \| (\d+) \|$"
-        readme = replaced(pattern, (names[path], reading, in_all), readme)
-        pattern = rf"^\| [*[]*{path.name[:2]}[*[ ]*(.*?)(?:\]\({path.name}\))? \|.*?\| (\d+) \|"
-        the_map.source = replaced(pattern, (names[path], reading), the_map.source)
-    readme = replaced(r"^\| \| all of them \| \| (\d+) \| (\d+) \|$", total, readme)
-    hours = r"about (\d+) hours to read,\s+(\d+) with the exercises"
-    texts[README] = replaced(hours, map(round, total / 60), readme)
+    texts[README] = write_minutes(pages, README.read_text("utf-8"))
     texts |= {path: form.normal_form(page, path) for path, page in pages.items()}
     return {path: text for path, text in texts.items() if text != path.read_text("utf-8")}
+
+
+def write_minutes(pages, readme):
+    """Write into the lessons and the map how long each lesson takes; return the README that does.
+
+    A lesson's two numbers are minutes without its exercises, and with them.
+    """
+    the_map = next(c for c in pages[lessons()[0]].cells if c.source.startswith("## The map\n"))
+    total = np.zeros(2, int)
+    for path in lessons():
+        page, first = size(path), pages[path].cells[0]
+        minutes = page.reading, page.reading + page.exercises
+        total += minutes
+        first.source = replaced(TIMES, minutes[: 1 + bool(page.exercises)], first.source)
+        name = re.split(" · |: ", form.title(path))[1]
+        pattern = rf"\| \[(.*?)\]\(notebooks/{path.name}\) \|.*\| (\d+) \| (\d+) \|$"
+        readme = replaced(pattern, (name, *minutes), readme)
+        pattern = rf"^\| [*[]*{path.name[:2]}[*[ ]*(.*?)(?:\]\({path.name}\))? \|.*?\| (\d+) \|"
+        the_map.source = replaced(pattern, (name, page.reading), the_map.source)
+    readme = replaced(r"^\| \| all of them \| \| (\d+) \| (\d+) \|$", total, readme)
+    hours = r"about (\d+) hours to read,\s+(\d+) with the exercises"
+    return replaced(hours, map(round, total / 60), readme)
 
 
 def copy_docstrings(pages, texts):
@@ -98,8 +102,7 @@ def replaced(pattern, values, text):
 
 def depends(path, changed):
     """May the outputs of a notebook depend on files that changed?"""
-    cells = nbformat.read(path, as_version=4).cells
-    source = "\n".join(cell.source for cell in cells if cell.cell_type == "code")
+    source = "\n".join(cell.source for cell in read(path).cells if cell.cell_type == "code")
     finder = ModuleFinder([str(ROOT)])  # finds what is ours
     finder.scan_code(compile(source, path.name, "exec"), finder.add_module("__main__"))
     files = {Path(module.__file__) for module in finder.modules.values() if module.__file__}
@@ -114,26 +117,51 @@ def depends(path, changed):
 
 
 def changed_files():
-    """Return the files that differ from the last commit."""
+    """Return the files whose code differs from the last commit."""
     commands = "git diff --name-only HEAD", "git ls-files --others --exclude-standard"
     runs = [subprocess.run(c.split(), cwd=ROOT, capture_output=True, text=True) for c in commands]
     if any(done.returncode for done in runs):
         sys.exit("git does not know what changed: name the files, or ask for --all")
-    return [ROOT / line for done in runs for line in done.stdout.splitlines()]
+    files = [ROOT / line for done in runs for line in done.stdout.splitlines()]
+    there = {file: file.read_bytes() for file in files if file.exists()}
+    same = {file for file in there if code(file, there[file]) == code(file, form.committed(file))}
+    return [file for file in files if file not in same]
+
+
+def code(file, content):
+    """Return what of a file's content can change an output."""
+    if content and file.suffix == ".py":
+        return code_of(content.decode())
+    if content and file.suffix == ".ipynb":
+        return [code_of(c.source) for c in form.parse(content).cells if c.cell_type == "code"]
+    return content
+
+
+def code_of(source):
+    """Return a Python source without comments and the words of its docstrings."""
+    tree = ast.parse(source)
+    for node in ast.walk(tree):
+        if isinstance(node, (ast.FunctionDef, ast.ClassDef, ast.Module)) and ast.get_docstring(
+            node
+        ):
+            node.body[0].value.value = ""
+    return ast.dump(tree)
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("changed", nargs="*", type=Path, help="files (default: not committed)")
     parser.add_argument("--all", action="store_true", help="execute all notebooks")
+    form.add_measure(parser)
     options = parser.parse_args()
-    rewritten = out_of_date()
-    for path, text in rewritten.items():
+    for path, text in out_of_date().items():
         path.write_text(text, "utf-8")
         print("rewrote", path.relative_to(ROOT))
-    changed = [path.resolve() for path in options.changed] or changed_files()
-    chosen = [p for p in all_notebooks() if options.all or depends(p, [*changed, *rewritten])]
-    form.execute_all(chosen)
+    chosen = all_notebooks()
+    if not options.all:
+        changed = [path.resolve() for path in options.changed] or changed_files()
+        chosen = [path for path in chosen if depends(path, changed)]
+    form.execute_all(chosen, options.measure)
     if not draw_one_page.is_up_to_date():
         draw_one_page.draw_all()
 

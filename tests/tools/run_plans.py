@@ -1,8 +1,8 @@
-"""Run the plans of notebooks/teaching.md literally.
+"""Run the plans of notebooks/teaching.md literally: their rows that play in JupyterLab.
 
 Each plan has fresh kernels, one for each lesson. A row's cells are run in the order in which they
 stand there; "above, then 11" is JupyterLab's Run All Above Selected Cell, at cell 11, and then that
-cell. Takes some minutes; the test suite only looks whether each name in a cell has been defined.
+cell. The test suite only looks whether each name in a cell has been defined.
 """
 
 import argparse
@@ -14,14 +14,27 @@ import nbformat
 from execute_notebooks import NOTEBOOKS, lessons
 from nbclient import NotebookClient
 
+ROW = r"^\| (\d+) ?(▣?) \| (\d+) \|" + r"([^|]*)\|" * 4
+
 
 class Row(NamedTuple):
-    """A row of a plan; cells is what it tells to run, and run the numbers of these cells."""
+    """A row of a plan.
 
+    slide is its number, screen where it plays, cells are those that it shows or runs, and run the
+    numbers of these cells.
+    """
+
+    slide: int
+    screen: str
     minutes: int
     where: str
     cells: str
+    do: str = ""
     ask: str = ""
+
+    @property
+    def in_lab(self):
+        return self.screen == "▣"
 
     @property
     def lesson(self):
@@ -47,9 +60,11 @@ def plans():
     text = (NOTEBOOKS / "teaching.md").read_text("utf-8")
     found = {}
     for part in re.split(r"^## ", text, flags=re.M):
-        rows = re.findall(r"^\| (\d+) \| (.+?) \| (.*?) ?\| (?:.*? \| )?(.*)\|", part, flags=re.M)
-        if rows:
-            found[part.splitlines()[0]] = [Row(int(minutes), *rest) for minutes, *rest in rows]
+        if rows := re.findall(ROW, part, flags=re.M):
+            found[part.splitlines()[0]] = [
+                Row(int(slide), screen, int(minutes), *map(str.strip, rest))
+                for slide, screen, minutes, *rest in rows
+            ]
     return found
 
 
@@ -62,8 +77,10 @@ def cells_of(path):
 
 def run(rows):
     """Run a plan's rows; raise if a cell fails."""
-    for path in dict.fromkeys(row.lesson for row in rows if row.cells):
-        numbers = [number for row in rows if row.cells and row.lesson == path for number in row.run]
+    for path in dict.fromkeys(row.lesson for row in rows if row.in_lab):
+        numbers = [
+            number for row in rows if row.in_lab and row.lesson == path for number in row.run
+        ]
         cells = [nbformat.v4.new_code_cell(cells_of(path)[number].source) for number in numbers]
         notebook = nbformat.v4.new_notebook(cells=cells)
         resources = {"metadata": {"path": str(path.parent)}}

@@ -1,10 +1,11 @@
 """Train lesson 02's network many times and store the results: python tests/tools/train.py
 
-Writes notebooks/recorded/training.json, in a few minutes on one core. It holds two experiments:
+Writes notebooks/recorded/training.json, in a few minutes on one core. It holds three experiments:
 "factors", the network with and without LayerNorm, with default and with He weights, gamma and beta
-learned or frozen, over rates and seeds; and "museum", the network with LayerNorm and each wrong
-backward pass of lnlib.bugs, from smaller rates on. Lesson 02 shows the functions from LayerNorm to
-train, word for word, draws both experiments from the file, and trains a sample of them again.
+learned or frozen, over rates and seeds; "adam", four of these networks trained by Adam; and
+"museum", the network with LayerNorm and each wrong backward pass of lnlib.bugs, from smaller rates
+on. Lesson 02 shows the functions from LayerNorm to train, word for word, reads the experiments from
+the file, and trains a sample of them again.
 
 With --noise nothing is written: runs are repeated with initial weights that differ in the last bit,
 and the largest changes are printed. Training enlarges such differences, so this says which numbers
@@ -12,6 +13,7 @@ of the file another machine can repeat.
 """
 
 import argparse
+import itertools
 import json
 import math
 import platform
@@ -37,6 +39,11 @@ FACTORS = {
     "LayerNorm frozen, He": {"scale": HE, "frozen": True},
 }
 RATES = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1, 3, 10, 30)
+ADAM = {
+    f"Adam, {name}": {**FACTORS[name], "adam": True}
+    for name in ("default", "He", "LayerNorm, default", "LayerNorm, He")
+}
+ADAM_RATES = (0.0001, 0.0003, 0.001, 0.003, 0.01, 0.03, 0.1)
 MUSEUM = {"right": {}} | {bug.name: {"backward": bug.backward} for bug in BUGS}
 MUSEUM_RATES = (0.00003, 0.0001, 0.0003, *RATES[:8])  # a wrong factor asks for another rate
 SEEDS = range(5)
@@ -108,17 +115,17 @@ def score(weights, norms):
     return loss.mean(), 100 * right.mean()
 
 
-def train(net, rate, seed, frozen=False, faster=1, epochs=6, batches=13):
+def train(net, rate, seed, frozen=False, faster=1, epochs=6, gradients=run_backward):
     """Train a network in place by gradient descent; frozen, gamma and beta stay as they are.
 
     The layers before a ReLU learn at faster * rate.
     """
-    (weights, norms), shuffle = net, np.random.default_rng(seed)
+    (weights, norms), shuffle, batches = net, np.random.default_rng(seed), 13
     for epoch in range(epochs):
         order = shuffle.permutation(len(train_x))
         for i, picked in enumerate(np.array_split(order, batches)):  # (99 or 100,)
             rows = run_forward(weights, norms, train_x[picked])
-            dW = run_backward(weights, norms, rows, train_y[picked])
+            dW = gradients(weights, norms, rows, train_y[picked])
             step = rate * (1 - epoch / epochs - i / batches / epochs)  # falls to 0
             for W, each, factor in zip(weights, dW, 8 * [faster] + [1]):
                 W -= factor * step * each
@@ -127,7 +134,27 @@ def train(net, rate, seed, frozen=False, faster=1, epochs=6, batches=13):
                 norm.beta -= step * norm.dbeta
 
 
-def run(seed, rate, scale=1, backward=layer_norm_backward, frozen=False, noise=0):
+def adams():
+    """Return run_backward with Adam's step in place of each gradient (Kingma and Ba, 2015)."""
+    calls, moments = itertools.count(1), {}
+
+    def step(place, gradient, k):
+        m, v = moments.get(place, (0, 0))
+        m, v = moments[place] = 0.9 * m + 0.1 * gradient, 0.999 * v + 0.001 * gradient**2
+        return m / (1 - 0.9**k) / (np.sqrt(v / (1 - 0.999**k)) + 1e-8)
+
+    def gradients(weights, norms, rows, labels):
+        k, dW = next(calls), run_backward(weights, norms, rows, labels)
+        for i, norm in enumerate(norms):
+            if norm:
+                norm.dgamma = step(("gamma", i), norm.dgamma, k)
+                norm.dbeta = step(("beta", i), norm.dbeta, k)
+        return [step(("W", i), each, k) for i, each in enumerate(dW)]
+
+    return gradients
+
+
+def run(seed, rate, scale=1, backward=layer_norm_backward, frozen=False, adam=False, noise=0):
     """Train one network; return its accuracy at the end, and its losses before and after.
 
     The losses are those on all training images. With noise, each initial weight is multiplied by
@@ -139,7 +166,7 @@ def run(seed, rate, scale=1, backward=layer_norm_backward, frozen=False, noise=0
         W *= 1 + noise * signs.choice([-1, 1], W.shape)
     before, _ = score(*net)
     with np.errstate(all="ignore"):  # some rates are too large
-        train(net, rate, seed, frozen)
+        train(net, rate, seed, frozen, gradients=adams() if adam else run_backward)
         after, accuracy = score(*net)
     return {"accuracy": accuracy, "loss": [before, after]}
 
@@ -154,10 +181,11 @@ def runs(setting, rates):
 
 
 def record(day):
-    """Do both experiments; return what is stored."""
+    """Do the three experiments; return what is stored."""
     factors = {name: runs(setting, RATES) for name, setting in FACTORS.items()}
+    adam = {name: runs(setting, ADAM_RATES) for name, setting in ADAM.items()}
     museum = {name: runs(setting, MUSEUM_RATES) for name, setting in MUSEUM.items()}
-    for found in factors.values():
+    for found in (factors | adam).values():
         found["loss"] = [[losses[-1] for losses in row] for row in found["loss"]]
     return {
         "made by": "python tests/tools/train.py",
@@ -165,6 +193,7 @@ def record(day):
         "versions": {"python": platform.python_version(), "numpy": np.__version__},
         "seeds": list(SEEDS),
         "factors": {"rates": RATES, "runs": factors},
+        "adam": {"rates": ADAM_RATES, "runs": adam},
         "museum": {"rates": MUSEUM_RATES, "runs": museum},
     }
 
@@ -189,10 +218,11 @@ def rounded(value):
 def sample(stored, names=None, seed=0, rate=0.1):
     """Repeat one run of each kind, or of those named; return how far its last loss is off."""
     off = {}
-    for settings, part in ((FACTORS, stored["factors"]), (MUSEUM, stored["museum"])):
+    for settings, key in ((FACTORS, "factors"), (ADAM, "adam"), (MUSEUM, "museum")):
+        part = stored[key]
         place = part["rates"].index(rate), stored["seeds"].index(seed)
         for name, setting in settings.items():
-            found = part["runs"][name]
+            found = part["runs"].get(name, {})  # a new bug has not been trained yet
             if "loss" in found and name in (names or settings):
                 was = np.ravel(found["loss"][place[0]][place[1]])[-1]
                 off[name] = abs(run(seed, rate, **setting)["loss"][-1] / was - 1)
@@ -213,8 +243,8 @@ def main():
         RECORD.write_text(written(record(str(date.today()))), "utf-8")
         return
     stored = json.loads(RECORD.read_text("utf-8"))
-    found = stored["factors"]["runs"] | stored["museum"]["runs"]
-    for name, setting in (FACTORS | MUSEUM).items():
+    found = stored["factors"]["runs"] | stored["adam"]["runs"] | stored["museum"]["runs"]
+    for name, setting in (FACTORS | ADAM | MUSEUM).items():
         for rate in (0.03, 0.1, 0.3) if "loss" in found[name] else ():
             points, loss = noise(setting, rate)
             print(f"{name:26} rate {rate:<5}{points:6.1f} points, loss {loss:.0e} of itself")

@@ -1,0 +1,156 @@
+// The layer in float32, a row at a time. Each pass over a row goes by vectors of W numbers.
+#include <math.h>
+#include <stdint.h>
+#include <stdlib.h>
+#ifdef __SSE2__
+#include <immintrin.h>
+#endif
+
+// W: numbers in a vector of this processor. STREAM: a store that goes past the caches.
+#if defined(__AVX512F__)
+constexpr long W = 16;
+#define STREAM(p, v) _mm512_stream_ps(p, (__m512)(v))
+#elif defined(__AVX__)
+constexpr long W = 8;
+#define STREAM(p, v) _mm256_stream_ps(p, (__m256)(v))
+#elif defined(__SSE2__)
+constexpr long W = 4;
+#define STREAM(p, v) _mm_stream_ps(p, (__m128)(v))
+#else // not x86: a plain store
+constexpr long W = 4;
+#define STREAM(p, v) (*(Wide *)(p) = (v))
+#endif
+typedef float Wide __attribute__((vector_size(4 * W), aligned(4), may_alias));
+
+static inline Wide load(const float *p, Wide) { return *(const Wide *)p; }
+static inline float load(const float *p, float) { return *p; }
+static inline void store(float *p, float v, bool) { *p = v; }
+static inline void store(float *p, Wide v, bool stream) {
+  if (stream)
+    STREAM(p, v);
+  else
+    *(Wide *)p = v;
+}
+static bool whole_lines(const float *p, long D) { return ((uintptr_t)p | 4 * D) % 64 == 0; }
+
+// A sum in 4 W + 1 parts, so that no addition waits for the one before.
+struct Sum {
+  Wide part[4] = {};
+  float rest = 0;
+  double total = 0;
+  void add(int k, Wide v) { part[k] += v; }
+  void add(int, float v) { rest += v; }
+  void fold() {
+    float all[W];
+    *(Wide *)all = (part[0] + part[1]) + (part[2] + part[3]);
+    for (long half = W / 2; half > 0; half /= 2)
+      for (long k = 0; k < half; k++) all[k] += all[k + half];
+    total += all[0] + rest;
+    part[0] = part[1] = part[2] = part[3] = Wide();
+    rest = 0;
+  }
+};
+
+// Call f(d, k, kind) for the places 0 to D - 1 of a row: for vectors, of which four (k) stand side
+// by side, then for each number that is left over. The sums are folded every 1024 places.
+template <class F, class... Sums> static inline void each(long D, F f, Sums &...sums) {
+  for (long d = 0, end; d < D;) {
+    end = d + 1024 < D ? d + 1024 : D;
+    for (; d + 4 * W <= end; d += 4 * W) {
+      f(d, 0, Wide());
+      f(d + W, 1, Wide());
+      f(d + 2 * W, 2, Wide());
+      f(d + 3 * W, 3, Wide());
+    }
+    for (; d + W <= end; d += W) f(d, 0, Wide());
+    for (; d < end; d++) f(d, 0, 0.0f);
+    (sums.fold(), ...);
+  }
+}
+
+extern "C" void copy(const float *x, float *y, long N, long D, long stream) {
+  stream = stream && whole_lines(y, 0);
+  each(N * D, [&](long d, int, auto kind) { store(y + d, load(x + d, kind), stream); });
+}
+
+// Two experiments of lesson 07: gain and shift in one pass, and sums of rows in so many parts.
+extern "C" void gain_and_shift(float *y, const float *gamma, const float *beta, long N, long D) {
+  for (long n = 0; n < N; n++, y += D)
+    each(D, [&](long d, int, auto kind) {
+      store(y + d, load(y + d, kind) * load(gamma + d, kind) + load(beta + d, kind), false);
+    });
+}
+typedef float Eight __attribute__((vector_size(32), aligned(4), may_alias));
+extern "C" void sum_rows(const float *x, float *sums, long N, long D, long parts) {
+  for (long n = 0; n < N; n++, x += D) {
+    Sum sum;
+    Eight part = {};
+    if (parts == 1)
+      for (long d = 0; d < D; d++) sum.rest += x[d];
+    else if (parts == 8)
+      for (long d = 0; d < D; d += 8) part += *(const Eight *)(x + d); // D is a multiple of 8
+    else
+      each(D, [&](long d, int k, auto kind) { sum.add(k, load(x + d, kind)); }, sum);
+    for (int k = 0; k < 8; k++) sum.total += part[k];
+    sums[n] = sum.total + sum.rest;
+  }
+}
+
+extern "C" void forward(const float *x, const float *gamma, const float *beta, float *y,
+                        float *mean, float *mean_lo, float *rstd, long N, long D, long stream) {
+  stream = stream && whole_lines(y, D);
+  for (long n = 0; n < N; n++, x += D, y += D) {
+    Sum sum, left, squares;
+    each(D, [&](long d, int k, auto kind) { sum.add(k, load(x + d, kind) - x[0]); }, sum);
+    float m = mean[n] = x[0] + sum.total / D;
+    auto centre = [&](long d, int k, auto kind) {
+      auto xc = load(x + d, kind) - m;
+      left.add(k, xc);
+      squares.add(k, xc * xc);
+    };
+    each(D, centre, left, squares);
+    float lo = mean_lo[n] = left.total / D;
+    float r = rstd[n] = 1 / sqrt(squares.total / D - lo * lo + 1e-5);
+    each(D, [&](long d, int, auto kind) {
+      auto x_hat = ((load(x + d, kind) - m) - lo) * r;
+      store(y + d, x_hat * load(gamma + d, kind) + load(beta + d, kind), stream);
+    });
+  }
+}
+
+// dgamma and dbeta are added up in float32 for 16 rows, then in float64.
+extern "C" void backward(const float *dy, const float *x, const float *gamma, const float *mean,
+                         const float *mean_lo, const float *rstd, float *dx, double *dgamma,
+                         double *dbeta, long N, long D, long stream) {
+  stream = stream && whole_lines(dx, D);
+  long lines = (D + 15) / 16 * 16;
+  float *gain = (float *)aligned_alloc(64, 12 * lines), *some[] = {gain + lines, gain + 2 * lines};
+  for (long d = 0; d < D; d++) gain[d] = gamma[d], some[0][d] = some[1][d] = 0;
+  Sum gains;
+  each(D, [&](long d, int k, auto kind) { gains.add(k, load(gain + d, kind)); }, gains);
+  for (long n = 0; n < N; n++, dy += D, x += D, dx += D) {
+    float m = mean[n], lo = mean_lo[n], r = rstd[n];
+    Sum sum, g_sum, g_xc;
+    each(D, [&](long d, int k, auto kind) { sum.add(k, load(dy + d, kind)); }, sum);
+    float c = sum.total / D * (gains.total / D); // about the mean of gamma * dy
+    auto g = [&](long d, auto kind) { return load(gain + d, kind) * load(dy + d, kind) - c; };
+    auto xc = [&](long d, auto kind) { return (load(x + d, kind) - m) - lo; };
+    auto add_up = [&](long d, int k, auto kind) {
+      g_sum.add(k, g(d, kind));
+      g_xc.add(k, g(d, kind) * xc(d, kind));
+      auto value = load(dy + d, kind), term = value * (xc(d, kind) * r);
+      store(some[0] + d, load(some[0] + d, kind) + term, false);
+      store(some[1] + d, load(some[1] + d, kind) + value, false);
+    };
+    each(D, add_up, g_sum, g_xc);
+    float level = r * (g_sum.total / D), slope = r * (r * (r * (g_xc.total / D)));
+    each(D, [&](long d, int, auto kind) {
+      store(dx + d, r * g(d, kind) - level - slope * xc(d, kind), stream);
+    });
+    if (n % 16 == 15 || n == N - 1) {
+      for (long d = 0; d < D; d++) dgamma[d] += some[0][d], some[0][d] = 0;
+      for (long d = 0; d < D; d++) dbeta[d] += some[1][d], some[1][d] = 0;
+    }
+  }
+  free(gain);
+}

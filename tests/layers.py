@@ -1,0 +1,50 @@
+"""Every implementation of the layer, once for all tests; and arrays to try it on."""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import numpy as np
+
+from lnlib import blocked, gpu, layernorm, textbook
+
+
+class Layer(NamedTuple):
+    """An implementation: forward(x, gamma, beta, eps) -> y, cache; backward(dy, cache)."""
+
+    name: str
+    forward: Callable
+    backward: Callable
+
+    def both(self, dy, x, gamma, beta, *eps):
+        """Return y, dx, dgamma, dbeta; without eps for the layer's own."""
+        y, cache = self.forward(x, gamma, beta, *eps)
+        return y, *self.backward(dy, cache)
+
+
+def _staged_forward(x, gamma, beta, eps=1e-5):
+    y, _ = layernorm.layer_norm_forward(x, gamma, beta, eps)
+    return y, (x, gamma, eps)
+
+
+def _staged_backward(dy, cache):
+    return layernorm.layer_norm_backward_staged(dy, *cache)
+
+
+_ALL = (
+    Layer("reference", layernorm.layer_norm_forward, layernorm.layer_norm_backward),
+    Layer("staged", _staged_forward, _staged_backward),
+    Layer("blocked", blocked.layer_norm_forward, blocked.layer_norm_backward),
+    Layer("kernel", gpu.emulate_forward, gpu.emulate_backward),
+    Layer("textbook", *textbook.FORMS["means"]),
+)
+LAYERS = {layer.name: layer for layer in _ALL}
+
+
+def data(shape, dtype=np.float64, seed=0, offset=0.0, sigma=1.0):
+    """Random dy, x, gamma, beta; dy is biased, nothing is constant or symmetric."""
+    rng = np.random.default_rng(seed)
+    D = shape[-1]
+    x = offset + sigma * rng.standard_normal(shape)
+    dy = 0.5 + rng.standard_normal(shape)
+    gamma, beta = rng.uniform(0.5, 2, D), rng.standard_normal(D)
+    return [a.astype(dtype) for a in (dy, x, gamma, beta)]

@@ -1,0 +1,110 @@
+"""The compiled loops: they keep the promise, whatever the shape, and with either kind of store."""
+
+import numpy as np
+import pytest
+from oracle import AT_LARGE, WORST, fractions
+
+from lnlib import compiled
+from lnlib.emulator import compiler
+
+CALL = compiled.load()
+rng = np.random.default_rng(60)
+needs_a_compiler = pytest.mark.skipif(CALL is None, reason="needs a C++ compiler")
+
+
+@pytest.mark.skipif(compiler() is None, reason="needs a C++ compiler")
+def test_what_is_there_compiles():
+    assert CALL is not None
+
+
+def passes(dy, x, gamma, beta, stream):
+    y, dx = compiled.empty(x.shape), compiled.empty(x.shape)
+    y[:], dx[:] = np.nan, np.nan
+    return y, dx, *compiled.both_passes(CALL, dy, x, gamma, beta, y, dx, stream)
+
+
+@needs_a_compiler
+@pytest.mark.parametrize("offset, mean_of_dy", [(0, 0), (1e5, 1e4), (1e7, 0)])
+@pytest.mark.parametrize("D", [2, 3, 17, 64, 100, 768, 1025, 16384])
+def test_the_promise(D, offset, mean_of_dy):
+    gamma, beta = (0.5 + rng.standard_normal((2, D))).astype(np.float32)
+    x = (offset + rng.standard_normal((37, D))).astype(np.float32)
+    dy = (mean_of_dy + rng.standard_normal((37, D))).astype(np.float32)
+    for stream in (True, False):
+        got = passes(dy, x, gamma, beta, stream)
+        for errors in fractions(got, dy, x, gamma, beta):
+            assert errors.max() <= AT_LARGE
+
+
+@needs_a_compiler
+@pytest.mark.parametrize("D", [64, 1000, 16384])
+def test_rows_with_an_outlier_and_dy_along_x_hat(D):
+    x = np.where(np.arange(D) % 2, -1.0, 1.0) * rng.uniform(0.5, 2, (20, 1))
+    x[:10, 0], x[10:, D // 2] = D**0.5, 100
+    dy = x - x.mean(axis=-1, keepdims=True)
+    dy[::2] = np.sign(dy[::2])
+    gamma, beta = rng.uniform(0.5, 2, (2, D)).astype(np.float32)
+    dy, x = dy.astype(np.float32), (1e5 + x).astype(np.float32)
+    for errors in fractions(passes(dy, x, gamma, beta, True), dy, x, gamma, beta):
+        assert errors.max() <= WORST
+
+
+@needs_a_compiler
+def test_columns_of_many_rows():
+    N, D = 200_000, 32
+    x = rng.standard_normal((N, D), dtype=np.float32)
+    dy = 1 + rng.standard_normal((N, D), dtype=np.float32)
+    gamma, beta = np.ones((2, D), np.float32)
+    for errors in fractions(passes(dy, x, gamma, beta, True), dy, x, gamma, beta):
+        assert errors.max() <= AT_LARGE
+
+
+@needs_a_compiler
+def test_regrouping_loses_the_second_centring_or_is_not_done():
+    call = compiled.load("-fassociative-math", "-fno-signed-zeros", "-fno-trapping-math")
+    x = (1e5 + rng.standard_normal((5, 768))).astype(np.float32)
+    gamma, beta = np.ones(768, np.float32), np.zeros(768, np.float32)
+    y, dx = compiled.empty(x.shape), compiled.empty(x.shape)
+    compiled.both_passes(call, x, x, gamma, beta, y, dx)
+    xc = x - x.mean(axis=-1, keepdims=True, dtype=np.float64)
+    error = np.abs(y - xc / xc.std(axis=-1, keepdims=True)).max()
+    assert error < 1e-6 or error > 1e-4
+
+
+@needs_a_compiler
+def test_copy_and_sums():
+    x = rng.standard_normal((5, 104)).astype(np.float32)
+    for stream in (False, True):
+        y = np.zeros_like(x)
+        CALL("copy", x, y, *x.shape, stream)
+        assert np.array_equal(x, y)
+    for parts in (1, 8, 64):
+        sums = np.empty(5, np.float32)
+        CALL("sum_rows", x, sums, *x.shape, parts)
+        np.testing.assert_allclose(sums, x.sum(axis=1), atol=1e-4)
+    gamma, beta = rng.standard_normal((2, 104)).astype(np.float32)
+    CALL("gain_and_shift", y, gamma, beta, *x.shape)
+    np.testing.assert_allclose(y, x * gamma + beta, atol=1e-6)
+
+
+@needs_a_compiler
+def test_arrays_with_gaps_are_refused():
+    with pytest.raises(ValueError, match="C-contiguous"):
+        CALL("copy", np.ones((4, 4), np.float32)[:, ::2], compiled.empty((4, 2)), 4, 2, False)
+
+
+def test_empty_begins_on_a_line():
+    for shape in (7, (3, 5), (64, 768)):
+        array = compiled.empty(shape)
+        assert array.ctypes.data % compiled.LINE == 0 and array.dtype == np.float32
+        assert array.shape == np.empty(shape).shape and array.flags.c_contiguous
+
+
+def test_without_a_compiler_there_is_nothing_to_call(monkeypatch):
+    monkeypatch.setattr(compiled, "compiler", lambda: None)
+    assert compiled.load("-DNOTHING") is None
+
+
+def test_a_compiler_that_fails_is_none(monkeypatch):
+    monkeypatch.setattr(compiled, "compiler", lambda: ["false"])
+    assert compiled.load("-DFAILS") is None

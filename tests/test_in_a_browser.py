@@ -1,0 +1,65 @@
+"""Slides and book as Chromium shows them. The tools say what they look at; here they run."""
+
+import importlib.util
+import shutil
+import subprocess
+import sys
+
+import build_slides
+import check_book
+import check_slides
+import pytest
+
+NEEDED = "sphinx_revealjs", "sphinx-mathjax-offline", "myst_nb", "sphinx_external_toc"
+pytestmark = pytest.mark.skipif(
+    not (shutil.which("chromium") or shutil.which("google-chrome"))
+    or not all(map(importlib.util.find_spec, NEEDED)),
+    reason="needs a browser, and the packages of the extra [site]",
+)
+CONF = build_slides.NOTEBOOKS / "book"
+
+
+def test_slides_of_a_plan_fit(tmp_path):
+    title, rows = next(iter(build_slides.plans().items()))
+    deck = tmp_path / "deck.html"
+    build_slides.write(build_slides.of_plan(title, rows), deck)
+    slides = check_slides.walk(deck)
+    shown = [row.slide for row in rows if row.where != "slack"]
+    assert list(dict.fromkeys(int(slide["slide"].split(".")[0]) for slide in slides)) == shown
+    assert [slide for slide in slides if check_slides.overflows(slide)] == []
+
+
+def test_a_slide_that_does_not_fit_is_found(tmp_path):
+    deck = tmp_path / "deck.html"
+    rows = next(iter(build_slides.plans().values()))[:1]
+    build_slides.write(build_slides.of_plan("too small", rows), deck)
+    large = "<style>.reveal img { max-height: 900px !important }</style></head>"
+    deck.write_text(deck.read_text("utf-8").replace("</head>", large, 1), "utf-8")
+    assert any(check_slides.overflows(slide) for slide in check_slides.walk(deck))
+
+
+@pytest.fixture(scope="module")
+def book(tmp_path_factory):
+    """The lesson with the widest formulas, as the book shows it."""
+    source, out = tmp_path_factory.mktemp("source"), tmp_path_factory.mktemp("book")
+    shutil.copy(build_slides.NOTEBOOKS / "01_derivation.ipynb", source)
+    shutil.copytree(build_slides.NOTEBOOKS / "data", source / "data")
+    (source / "toc.yml").write_text("root: 01_derivation\n", "utf-8")
+    command = [sys.executable, "-m", "sphinx", "-q", "-c", CONF, source, out]
+    subprocess.run([*command, "-D", f"external_toc_path={source / 'toc.yml'}"], check=True)
+    return out
+
+
+def test_formulas_can_be_read_on_a_phone(book):
+    (found,) = check_book.formulas([book / "01_derivation.html"]).values()
+    assert len(found) > 10
+    assert [formula for formula in found if check_book.lost(formula)] == []
+
+
+def test_a_formula_that_begins_left_of_the_screen_is_found(book):
+    page = book / "01_derivation.html"
+    centred = ".bd-article div.math { display: flex !important; justify-content: center }"
+    text = page.read_text("utf-8").replace("</head>", f"<style>{centred}</style></head>", 1)
+    (other := book / "centred.html").write_text(text, "utf-8")
+    (found,) = check_book.formulas([other]).values()
+    assert any(check_book.lost(formula) for formula in found)
