@@ -350,22 +350,22 @@ def losing_two_parts(x_hat, g, dx, alt):
     def word(text, place, color=ink):
         return '<text x="{:.0f}" y="{:.0f}" fill="{}">{}</text>'.format(*place, color, text)
 
-    head = '<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 640 460" font-size="20" '
-    head += 'font-family="sans-serif"><rect width="640" height="460" fill="white"/>'
+    head = '<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 640 485" font-size="26" '
+    head += 'font-family="sans-serif"><rect width="640" height="485" fill="white"/>'
     for color in (RED, BLUE, GREEN, grey):
         head += f'<marker id="{color[1:]}" viewBox="0 0 9 9" refX="8" refY="4.5" orient="auto" '
         head += 'markerWidth="15" markerHeight="15" markerUnits="userSpaceOnUse">'
         head += f'<path d="M0 0L9 4.5L0 9z" fill="{color}"/></marker>'
     corners = 2.15 * np.array([[1, 1], [1, -1], [-1, -1], [-1, 1], [1, 1]]) @ axes[:2]  # (5, 3)
     head += line("#c9d2dc", 2, *corners) + line(ink, 2, *x_hat, x_hat[0])
-    head += arrow(grey, 2, -0.45 * up, 2.95 * up) + word("axis of ones", (332, 52), grey)
-    head += word("plane of the rows with mean 0", (20, 446), grey)
-    head += '<text x="470" y="37" font-weight="bold">What is left of g?</text>'
+    head += arrow(grey, 2, -0.45 * up, 2.95 * up) + word("axis of ones", (332, 60), grey)
+    head += word("plane of the rows with mean 0", (20, 472), grey)
+    head += '<text x="20" y="30" font-weight="bold">What is left of g?</text>'
     legend = {"g": RED, "g &#8722; mean(g)": BLUE, "dx / rstd": GREEN, "what g loses": grey}
     for k, (text, color) in enumerate(legend.items()):
         dash = 'stroke-dasharray="5 4"' * (color == grey)
-        head += f'<path d="M20 {30 + 28 * k}h36" stroke="{color}" stroke-width="3" {dash}/>'
-        head += word(text, (66, 37 + 28 * k), color)
+        head += f'<path d="M20 {56 + 33 * k}h36" stroke="{color}" stroke-width="3" {dash}/>'
+        head += word(text, (66, 65 + 33 * k), color)
     frames = []
     for start, left in zip(x_hat, dx):
         level = start + g - g.mean()  # (3,)
@@ -374,7 +374,7 @@ def losing_two_parts(x_hat, g, dx, alt):
         frame += arrow(BLUE, 3, start, level)
         frame += arrow(GREEN, 5, start, start + left) * bool(left @ left > 1e-3)  # no tip alone
         x, y = view @ start + (320, 300)
-        frame += f'<circle cx="{x:.0f}" cy="{y:.0f}" r="6"/>' + word("x&#770;", (x - 6, y + 28))
+        frame += f'<circle cx="{x:.0f}" cy="{y:.0f}" r="6"/>' + word("x&#770;", (x - 7, y + 34))
         frames.append(frame)
     return _moving("losing-two-parts", "place of x-hat on its circle", alt, 640, head, frames)
 
@@ -408,9 +408,10 @@ def waterfall(panels, lines, forward):
 
     The first `forward` lines are those of the forward pass.
     """
-    side = 1 if len(panels) == 1 else 2  # one panel, or four
-    shared = {"figsize": (6.8, 4.7 * side), "sharex": True, "sharey": True, "squeeze": False}
-    fig, axes = plt.subplots(side, side, **shared)
+    down, across = (2, 2) if len(panels) == 4 else (1, len(panels))
+    size = (3.4 if down == 2 else 2.8) * across, 4.7 * down  # inches
+    shared = {"sharex": True, "sharey": True, "squeeze": False}
+    fig, axes = plt.subplots(down, across, figsize=size, **shared)
     place = np.arange(len(lines))
     for ax, (title, bits) in zip(axes.flat, panels.items()):
         ax.barh(place, bits["storing"], 0.86, color="#d4d4d4", label="left by storing the input")

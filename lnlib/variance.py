@@ -63,8 +63,9 @@ def corrected_two_pass(x):
 def welford(x):
     """Update mean and sum of squares entry by entry. One pass, without naive's cancellation [1]_.
 
-    A loop over D, vectorised over the rows. Each entry adds a rounding to both: relative error
-    about u * (sqrt(D) + mean / std) in random order, at worst u * D * (1 + mean / std).
+    A loop over D, vectorised over the rows. Each entry adds a rounding to both: relative error at
+    worst about u * D * (1 + mean / std); while that is below 1, in random order about
+    u * (sqrt(D) + mean / std).
 
     References
     ----------

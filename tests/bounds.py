@@ -101,7 +101,7 @@ def bound(layer, dy, x, gamma, beta, eps=1e-5, blas=BLAS):
     # Lemma 5: g, which is off by a constant k where it meets x_hat
     e_m, e_gamma = N * U * (m_gamma + mean(np.abs(centred))), N * U * mean(np.abs(gamma))
     k = e_m * mean(np.abs(gamma)) + m_gamma * e_gamma
-    own, uneven = 3, U * (top * e_m + m_gamma * e_gamma)
+    own, uneven = 3, 7 * U * (top * e_m + m_gamma * e_gamma)
     if layer == "kernel":
         k = k + 2 * U * m_gamma * mean(np.abs(gamma))
         own, uneven = 1, U * k
@@ -127,6 +127,5 @@ def bound(layer, dy, x, gamma, beta, eps=1e-5, blas=BLAS):
     dx = dx + (2 * U + rho) * size
     if layer == "blocked":
         dx = dx + 3 * U * (k + offset * E)
-    scale_dx = largest(a + mean(a) + x_hat * mean(a * x_hat))
     with np.errstate(divide="ignore", invalid="ignore"):  # a constant dy has no scale
-        return [SECOND_ORDER * (b / s).max(axis=-1) for b, s in ((y, scale_y), (dx, scale_dx))]
+        return [SECOND_ORDER * (b / s).max(axis=-1) for b, s in ((y, scale_y), (dx, largest(size)))]

@@ -47,10 +47,11 @@ def _layer(dy, x, gamma, beta, eps, root):
     g = g - mean(g)
     dx = rstd * (g - x_hat * mean(g * x_hat))
     results = gamma * x_hat + beta, dx, (dy * x_hat).sum(axis=0), dy.sum(axis=0)
-    a, size = np.abs(gamma * (dy - m)) + np.abs(m * (gamma - mean(gamma))), np.abs(x_hat)
+    p, size = gamma * (dy - m), np.abs(x_hat)
+    a = np.abs(p) + np.abs(m * (gamma - mean(gamma)))
     scales = (
         largest(gamma) * largest(x_hat) + largest(beta),  # (N, 1)
-        rstd * largest(a + mean(a) + size * mean(a * size)),  # (N, 1)
+        rstd * largest(a + mean(a) + size * mean((a + np.abs(mean(p))) * size)),  # (N, 1)
         (np.abs(dy) * (1 + size)).sum(axis=0).max(),
         np.abs(dy).sum(axis=0).max(),
     )

@@ -92,6 +92,22 @@ def test_float64_is_truth_enough(D, offset):
 
 
 @layers
+def test_the_mean_of_g_where_x_hat_is_not_zero(layer):
+    """Where g is only -mean(g), x_hat has two levels: rounding all of one level alike moves c."""
+    D = LONGEST.get(layer.name, 4097) - 1
+    rng, third = np.random.default_rng(8), D // 3
+    gamma, dy, x = np.zeros(D), np.zeros((40, D)), np.zeros((40, D))
+    gamma[: D // 2], dy[:, : D // 2], dy[:, D // 2 : D // 2 + 40] = 1, 1, -D / 80
+    up = rng.uniform(0.5, 2, (40, 1))
+    outlier = rng.uniform(0.2, 1.4, (40, 1)) * D**0.5
+    x[:, -third:-1] = -(outlier + third // 2 * up) / (third - 1 - third // 2)
+    x[:, -third : -third + third // 2] = up
+    x[:, -1:] = outlier
+    arrays = [a.astype(np.float32) for a in (dy, x, gamma, np.zeros(D))]
+    assert fractions(layer.both(*arrays), *arrays)[1].max() <= AT_LARGE
+
+
+@layers
 def test_x_hat_with_a_mean_and_g_with_a_mean(layer):
     """The search's worst find: rounding shifts x_hat, and gamma[0] is far from gamma's mean."""
     rng = np.random.default_rng(3)

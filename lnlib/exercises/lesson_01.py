@@ -68,6 +68,8 @@ def _rows_of_many_lengths():
 
 @exercise("dx", _rows_of_many_lengths, terms=LENGTH_TERMS)
 @mistakes("""
+    np.sqrt(np.sum(x * x, axis=-1, keepdims=True)) => np.sum(x * x, axis=-1, keepdims=True)
+        the root is missing: the length is the root of the sum of squares.
     np.sum(x => np.mean(x  # the root of the sum of squares is the length, not that of the mean.
     np.sum => np.mean  # this is right for x / root mean square; the length has a sum, not a mean.
     np.sum(x * x, axis=-1, keepdims=True) => np.sum(x * x)  # one length for all rows.

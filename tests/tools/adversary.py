@@ -71,7 +71,15 @@ def one_hot(D, rng):
     return np.eye(1, D, rng.integers(D))[0] * rng.uniform(0.5, 2)
 
 
-STARTS = signs, outlier, one_sign, normal, sorted_normal, powers, one_hot
+def levels(D, rng):
+    """Zeros, two levels of opposite sign, and an outlier: each level is rounded one way."""
+    x = np.where(signs(D, rng) > 0, *rng.uniform([0.5, -2], [2, -0.5]))
+    x[rng.integers(D)] *= rng.uniform(0.3, 2) * D**0.5
+    x[rng.integers(D, size=D // 2)] = 0
+    return x
+
+
+STARTS = signs, outlier, one_sign, normal, sorted_normal, powers, one_hot, levels
 
 # ---- Moves ---------------------------------------------------------------------------------------
 
@@ -105,6 +113,7 @@ def _along(x, rng):
     xc = x - x.mean()
     dy = rng.choice([0, rng.uniform(0.5, 2)]) * xc + rng.choice([0, 1]) * np.sign(xc)
     dy = dy + rng.choice([0, 10 ** rng.uniform(-6, -1)]) * rng.standard_normal(len(x))
+    dy = dy + rng.choice([0, 0, 1]) * (x == 0)  # and what the projection should leave alone
     return dy + rng.choice([0, 0, 10 ** rng.uniform(0, 4)]) * dy.std()
 
 
@@ -136,6 +145,7 @@ def climb(layer, target, D, start, rng, steps=STEPS):
     """Return the largest fraction found on one climb, and its dy, x, gamma and beta."""
     gamma, beta = (np.ones(D), np.zeros(D)) if rng.random() < 0.5 else rng.uniform(0.5, 2, (2, D))
     gamma[0] *= rng.choice([1, 1, 10])
+    gamma[rng.random(D) < rng.choice([0, 0, rng.random()])] = 0
     count = max(2, min(ROWS, VALUES // D))
     single = target < 2  # y and dx of a row are its own, a sum is of many rows
     rows = [start(D, rng) + rng.choice([0, 0, 10 ** rng.uniform(-1, 7)]) for _ in range(count)]
