@@ -58,7 +58,7 @@ def story():
     bars = {
         "kept": (axes[0, 1], "kept for backward (MiB)"),
         "moved": (axes[2, 0], "values moved / element"),
-        "passes": (axes[2, 1], "operations on all data"),
+        "sweeps": (axes[2, 1], "sweeps over all data"),
     }
     for name, (ax, unit) in bars.items():
         values = shown[name]
@@ -69,7 +69,7 @@ def story():
         ax.grid(axis="x", visible=False)
     curves = {
         "gradient errors": (axes[1, 0], "step h", (RED, GREEN)),
-        "output errors": (axes[1, 1], "offset (spread 1)", (RED, ORANGE, GREEN)),
+        "output errors": (axes[1, 1], "mean of x (spread 1)", (RED, ORANGE, GREEN)),
     }
     for name, (ax, xlabel, colors) in curves.items():
         x, named = shown[name]
@@ -83,7 +83,7 @@ def story():
     axes[1, 1].plot(x[holed], np.array(named["naive"])[holed], "o", mfc="white", mec=RED, zorder=5)
     axes[1, 1].set(ylim=(2e-8, 1e6))
     for place, text in (
-        ((2, 5e3), "hollow: some rows are\nnot finite as well"),
+        ((2, 5e3), "hollow: some rows\nare NaN"),
         ((2, 1), "naive"),
         ((1e4, 1e-5), "two-pass"),
         ((1e5, 3e-7), "lnlib"),
@@ -95,7 +95,7 @@ def story():
         "Is the gradient right?",
         "Where do digits go?",
         "What does it cost?",
-        "How few operations?",
+        "How many sweeps?",
     )
     lessons = 1, 2, 3, 4, 6, 8  # of the main road
     for number, ax, question in zip(lessons, axes.flat, questions):
@@ -136,8 +136,8 @@ def _story_numbers():
             name: sum(cost(variant, way, N, D).moved for way in ways) / (4 * N * D)
             for name, variant in cost_of.items()
         },
-        # fused: one kernel forward, one backward
-        "passes": {"textbook": sum(s.flops >= N * D for s in first + second), "fused": 2},
+        # fused, a row on the chip: one sweep forward, one backward
+        "sweeps": {"textbook": sum(s.flops >= N * D for s in first + second), "fused": 2},
     }
 
 

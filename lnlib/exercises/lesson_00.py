@@ -20,6 +20,7 @@ def row_mean(x):
 @mistakes("""
     .sum(axis=(0, 1)) =>  # not summed: every row got the same values, so their gradients add up.
     sum => mean  # the mean over the rows. Broadcast values get the sum, not divided by B T.
+    dy.sum => np.ones_like(dy).sum  # dy is missing: multiply by the gradient that arrives.
 """)
 def shift_backward(dy):
     """Return the gradient of something that was added to every row, (D,)."""
@@ -34,6 +35,8 @@ def shift_backward(dy):
     axis=-1 => axis=0  # repeated along axis 0; the D entries of a row lie along axis=-1.
     axis=-1 => axis=1  # repeated along axis 1; the D entries of a row lie along axis=-1.
     np.repeat(dm, D, axis=-1) => dm  # it must have the shape of x: D entries a row.
+    np.repeat(dm => np.repeat(np.ones_like(dm)
+        dm is missing: multiply by the gradient that arrives.
     / D => / dm.size  # divided by the number of rows; each mean is over the D entries of a row.
 """)
 def mean_backward(dm, D):
