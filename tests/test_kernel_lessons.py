@@ -81,35 +81,38 @@ def test_what_becomes_of_roots():
 
 
 def predicted():
-    """Return {(pass, D): ((least, most) of H100 and H200, of T4)} from the lesson's table."""
-    row = r"^\| (\w+) (\d+) \| ([\d.]+)–([\d.]+) \| ([\d.]+)–([\d.]+) \|"
-    found = re.findall(row, TEXT, flags=re.M)
-    return {(w, int(D)): ((float(a), float(b)), (float(c), float(d))) for w, D, a, b, c, d in found}
+    """Return {(GPU, pass, D): (sums, in step, never waiting, least, most)} as lesson 09 prints."""
+    row = (
+        r"^(\w+) +(\w+) +(\d+): +\d+ rounds, ([\d.]+) bytes of sums; in step ([\d.]+), "
+        r"never waiting ([\d.]+); we predict ([\d.]+) to ([\d.]+)$"
+    )
+    found = re.findall(row, PRINTED, flags=re.M)
+    return {(gpu_name, way, int(D)): tuple(map(float, rest)) for gpu_name, way, D, *rest in found}
 
 
 def test_predicted_speeds_follow_from_what_is_printed():
     bands = predicted()
-    assert len(bands) == 6
-    line = r"^(\w+) +(\d+): .* in step ([\d.]+) to [\d.]+ of a copy, out of step up to ([\d.]+)$"
-    found = re.findall(line, PRINTED, flags=re.M)
-    printed = {name: (int(D), float(least), float(most)) for name, D, least, most in found}
-    assert printed["T4"][0] == 8192
-    assert {printed["H100"][0], printed["H200"][0]} == {16384}
-    assert bands["backward", 16384][0] == printed["H200"][1:]
+    assert len(bands) == 3 * 2 * 3
+    for (_, way, _), (sums, slow, fast, least, most) in bands.items():
+        assert slow < least < most < fast and most - least <= 0.12
+        if way == "forward":
+            assert sums == 0 and fast == 1
+    for key in ("T4", "backward", 4096), ("H100", "backward", 16384):
+        assert abs(bands[key][2] - 12 / (12 + bands[key][0])) < 0.006
     (counted,) = re.findall(r"^backward_looping +([\d. ]+)$", PRINTED, flags=re.M)
     x, dy, _, dx, _, sums = map(float, counted.split())
     assert x + dy + dx == 5 * 4 and sums < 4
-    assert bands["backward", 16384][1][1] <= 3 / 5
-    assert bands["backward", 4096][0][1] <= 12 / 13
+    assert bands["T4", "backward", 16384][2] <= 3 / 5
 
 
 def test_what_is_held():
-    row = r"^(T4|H100, H200) +(\w+)(<[\w, ]+>) +(\d+) +\d+ +0 +(\d+) "
+    row = r"^(T4|A100|H100) +(\w+)(<[\w, ]+>) +(\d+) +\d+ +0 +(\d+) "
     held = {}
     for gpu_name, kernel, instance, D, blocks in re.findall(row, PRINTED, flags=re.M):
         held.setdefault((gpu_name, int(D)), []).append((kernel, instance, int(blocks)))
     assert [blocks for _, _, blocks in held["T4", 4096]] == [8, 2]
-    assert [blocks for _, _, blocks in held["H100, H200", 4096]] == [8, 4]
+    assert [blocks for _, _, blocks in held["A100", 4096]] == [8, 4]
+    assert [blocks for _, _, blocks in held["H100", 4096]] == [8, 4]
     assert held["T4", 16384][1][0] == "backward_columns"
     assert held["T4", 1024][1] == ("backward", "<128, 2, 4, 1, 8, IN_REGISTERS>", 8)
 
@@ -119,8 +122,10 @@ def test_what_is_lost():
     def backward(arch, D):
         return gpu.occupancy("backward", 2**25 // D, D, arch)
 
-    ours = {D: backward("sm_90", D) for D in (1024, 4096, 16384)}
-    assert {D: 16 * ours[D].blocks * D / 2**25 for D in (4096, 16384)} == {4096: 1, 16384: 1}
-    assert round(16 * backward("sm_75", 4096).blocks * 4096 / 2**25, 1) == 0.9
+    bands = predicted()
+    for name, arch in ("T4", "sm_75"), ("A100", "sm_80"), ("H100", "sm_90"):
+        launch = backward(arch, 4096)
+        assert bands[name, "backward", 4096][0] == round(16 * launch.blocks * 4096 / 2**25, 2)
     for D in (1024, 4096):  # all blocks, or nearly, of each round
-        assert ours[D].waves / -(-ours[D].waves // 1) > 0.9
+        waves = backward("sm_90", D).waves
+        assert waves / -(-waves // 1) > 0.9

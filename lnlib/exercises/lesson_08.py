@@ -90,7 +90,7 @@ def _lanes(values, *steps, partner=np.bitwise_xor, send_first=False):
     lanes, total = np.arange(32), values
     for bits in steps:
         other = partner(lanes, bits)
-        other = np.where(other < 32, other, lanes)  # past the end: its own value
+        other = np.where((other >= 0) & (other < 32), other, lanes)  # past the end: its own value
         total = total + (values if send_first else total)[..., other]
     return total
 
@@ -105,6 +105,8 @@ def _lanes(values, *steps, partner=np.bitwise_xor, send_first=False):
     16) => 16, send_first=True)  # each step must send the sum so far, not its first value.
     1, 2, 4, 8, 16 => 16, 8, 4, 2, 1, partner=np.add  # lane 0 alone has the sums (down from 16).
     16) => 16, partner=np.add)  # lane 0 alone has the sums: shuffles down hand them down.
+    16) => 16, partner=np.subtract)  # lane 31 alone has the sums: shuffles up hand them up.
+    1, 2, 4, 8, 16 => 16, 8, 4, 2, 1, partner=np.subtract  # lane 31 alone has them (up from 16).
     _lanes(xc * xc, 1, 2, 4, 8, 16) => xc * xc  # the squares are not added up over the lanes.
     xc = x - => xc = x - 32 *  # the sum is subtracted where the mean belongs: divide by 32.
     + EPS =>  # eps is missing.
@@ -254,6 +256,20 @@ def _normalised(s, D=1000):
     return layer_norm_forward(*(v.astype(np.float64) for v in (s, gamma, beta)))[0]
 
 
+def _in_chunks(s):
+    """Return the y of a kernel that loads a chunk per thread: 64 threads of 4 vectors of 4."""
+    _, _, gamma, beta = _residual().values()
+    place = np.arange(256).reshape(4, 64).T  # (64, 4): the vector that a thread should hold
+    padded = np.pad(s.astype(np.float64), ((0, 0), (0, 24))).reshape(5, 256, 4)
+    xc, inside = padded.reshape(5, 64, 4, 4), (place < 250)[..., None]
+    for _ in range(2):
+        xc = xc - inside * xc.sum(axis=(1, 2, 3), keepdims=True) / 1000
+    xc = xc / np.sqrt((xc * xc).sum(axis=(1, 2, 3), keepdims=True) / 1000 + 1e-5)
+    y = np.empty((5, 256, 4))
+    y[:, place] = xc
+    return y.reshape(5, 1024)[:, :1000] * gamma + beta
+
+
 def _still_wrong(function):
     """Say what is wrong with a kernel whose numbers are right, or how many bytes it moves."""
     counts = {}
@@ -262,6 +278,13 @@ def _still_wrong(function):
     if sum(each.values()) > 16.5:
         each = ", ".join(f"{number:.3g} of {name}" for name, number in each.items())
         return f"The numbers are right, but it moves bytes twice: per element {each}. 4 are enough."
+    for name in ("a", "b", "s"):
+        if counts[name].sectors > 1.1 * 5000 / 8:  # floats in a sector
+            return (
+                f"The numbers are right, but {counts[name].sectors} sectors of {name} are asked "
+                f"for, where {5000 // 8} are enough. Load and store whole vectors, one after the "
+                "other: a[start + i], not a[start + i].at[j]."
+            )
     for threads, D, why in (
         (32, 250, "32 threads with 8 vectors of 1: use THREADS, VECTORS and WIDTH"),
         (64, 100, "rows of 100, where threads are left over: fill their row with zero too"),
@@ -285,6 +308,8 @@ def _run_residual(function):
         only NaN: nobody writes it, or what += adds to, and registers, never got a value.
     s = a + b => s = a  # b is not added.
     s = a + b => s = b  # a is not added.
+    _normalised(s) => _in_chunks(s)
+        a chunk of vectors for each thread. Thread t must hold vectors t, t + THREADS, ...
     _normalised(s) => _normalised(a)  # made from a alone: the sum must stay in row.
     _normalised(s) => np.nan * s  # row, its padding (zero) or your registers: nobody fills them.
     return s => return np.where(np.arange(1000) < 256, s, np.nan)  # each thread writes one vector.

@@ -2,8 +2,8 @@
 
 Each is timed between two events, after a spin that gives Python time to queue all its launches,
 and after 256 MB were read, so that nothing it needs is left in the GPU's cache. The median of 30
-runs is compared with a copy that moves as many bytes as the pass must move at least, measured
-before everything else and after it. The fastest kernels are also timed with half types.
+runs is compared with a copy that moves as many bytes as the pass must move at least, and which is
+timed first, in the same way. Kernels that take half types are also timed with them.
 """
 
 import argparse

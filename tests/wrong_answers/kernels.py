@@ -9,6 +9,20 @@ ADDED = "slots[threadIdx.x] += slots[threadIdx.x + half];\n        "
 IF = "if (threadIdx.x < half)\n            "
 STORE = "            s[start + i] = row[v];"
 TWICE = "{ s[start + i] = row[v]; row[v] = s[start + i]; }"
+ONE_VECTOR = "s[start + i] = row[v];"
+ONE_NUMBER = "for (int j = 0; j < WIDTH; j++) s[start + i].at[j] = row[v].at[j];"
+LOOP = """#pragma unroll
+    for (int v = 0; v < VECTORS; v++) {
+        const int i = threadIdx.x + v * THREADS;
+"""
+LOADS = f"""    load<THREADS>(a, start, vectors, row);
+    load<THREADS>(b, start, vectors, other);
+{LOOP}"""
+CHUNK = LOOP.replace("threadIdx.x + v * THREADS", "threadIdx.x * VECTORS + v")
+CHUNKS = f"""{CHUNK}        row[v] = i < vectors ? a[start + i] : Vector<WIDTH>();
+        other[v] = i < vectors ? b[start + i] : Vector<WIDTH>();
+    }}
+{CHUNK}"""
 SQUARES = "block_sum<THREADS>(sum_of_squares(row), 0)"
 GAIN = "    load<THREADS>(gamma"
 NORMALISE, SUM, ADD = "normalise_in_a_warp", "sum_with_barriers", "add_while_loading"
@@ -17,6 +31,7 @@ FORWARD, BACKWARD = "rms_forward_kernel", "rms_backward_kernel"
 WRONG = [
     (NORMALISE, "bits < 32", "bits <= 32", "Does bits go up to 32?"),
     (NORMALISE, "xor_sync", "down_sync", "lane 0 alone has the sums"),
+    (NORMALISE, "xor_sync", "up_sync", "lane 31 alone has the sums"),
     (NORMALISE, "sum_of_lanes(xc * xc) / 32;", SQUARE, "lose their digits there"),
     (NORMALISE, "0xffffffff", "0xffff", "is not in the mask of its own shuffle"),
     (SUM, "__syncthreads();  // the slots", "//", "A slot is added before the thread that fills"),
@@ -28,6 +43,10 @@ WRONG = [
     (ADD, STORE, "            ;", "s: only NaN: nobody writes it"),
     (ADD, "load<THREADS>(a, start, vectors, row);", "", "s: only NaN: nobody writes it, or"),
     (ADD, STORE, TWICE, "8 of s, 4 of y"),
+    (ADD, ONE_VECTOR, ONE_NUMBER, "2500 sectors of s are asked for, where 625 are enough"),
+    (ADD, LOADS, CHUNKS, "a chunk of vectors for each thread"),
+    (ADD, "s[start + i]", "s[(int)start + i]", "needs a long long"),
+    (ADD, "s[start + i]", "s[int(start) + i]", "needs a long long"),
     (ADD, "v * THREADS", "v * 64", "32 threads with 8 vectors"),
     (ADD, "s[start + i]", "s[i]", "blocks run in any order"),
     (ADD, STORE, "{ const int k = start + i; s[k] = row[v]; }", "needs a long long"),
