@@ -4,6 +4,7 @@ import inspect
 import json
 
 import nbformat
+import numpy as np
 import pytest
 import train
 
@@ -39,6 +40,18 @@ def test_a_sample_trains_as_stored_with_adam(name):
     assert train.sample(STORED, [name], rate=0.001)[name] < 1e-5
 
 
+@pytest.mark.parametrize("name", ["no mean term", "no mean term, no drift"])
+def test_a_long_run_trains_as_stored(name):
+    """The first epochs repeat exactly; later, only which side of the gap the loss is on."""
+    stored = STORED["long"]["losses"]
+    assert set(stored) == set(train.LONG)
+    assert all(np.shape(runs) == (5, train.EPOCHS + 1) for runs in stored.values())
+    found = train.long_run(0, rate=STORED["long"]["rate"], **train.LONG[name])
+    assert np.allclose(found[:4], stored[name][0][:4], rtol=1e-4)
+    assert len(found) == train.EPOCHS + 1
+    assert (found[-1] > 0.3) == (stored[name][0][-1] > 0.3) == (name == "no mean term")
+
+
 def test_a_sample_can_differ():
     """The stored numbers of one network are not those of another."""
     runs = STORED["factors"]["runs"]
@@ -50,7 +63,7 @@ def test_a_sample_can_differ():
 def test_lesson_02_shows_the_code_that_was_run():
     cells = nbformat.read(train.NOTEBOOKS / "02_implementation.ipynb", as_version=4).cells
     page = "\n".join(cell.source for cell in cells if cell.cell_type == "code")
-    for part in "LayerNorm network run_forward run_backward score train".split():
+    for part in "LayerNorm network run_forward run_backward score train without_drift".split():
         assert inspect.getsource(getattr(train, part)).strip() in page, part
     data = inspect.getsource(train.digits).replace("NOTEBOOKS / ", "").splitlines()[2:6]
     for line in data:

@@ -1,11 +1,12 @@
 """Train lesson 02's network many times and store the results: python tests/tools/train.py
 
-Writes notebooks/recorded/training.json, in a few minutes on one core. It holds three experiments:
+Writes notebooks/recorded/training.json, in a few minutes on one core. It holds four experiments:
 "factors", the network with and without LayerNorm, with default and with He weights, gamma and beta
-learned or frozen, over rates and seeds; "adam", four of these networks trained by Adam; and
-"museum", the network with LayerNorm and each wrong backward pass of lnlib.bugs, from smaller rates
-on. Lesson 02 shows the functions from LayerNorm to train, word for word, reads the experiments from
-the file, and trains a sample of them again.
+learned or frozen, over rates and seeds; "adam", four of these networks trained by Adam; "museum",
+the network with LayerNorm and each wrong backward pass of lnlib.bugs, from smaller rates on; and
+"long", the loss after each of 30 epochs, with and without the mean term of dx. Lesson 02 shows the
+functions from LayerNorm to train, word for word, reads the experiments from the file, and trains a
+sample of them again.
 
 With --noise nothing is written: runs are repeated with initial weights that differ in the last bit,
 and the largest changes are printed. Training enlarges such differences, so this says which numbers
@@ -47,6 +48,7 @@ ADAM_RATES = (0.0001, 0.0003, 0.001, 0.003, 0.01, 0.03, 0.1)
 MUSEUM = {"right": {}} | {bug.name: {"backward": bug.backward} for bug in BUGS}
 MUSEUM_RATES = (0.00003, 0.0001, 0.0003, *RATES[:8])  # a wrong factor asks for another rate
 SEEDS = range(5)
+EPOCHS = 30  # of the long runs
 
 
 def digits():
@@ -115,11 +117,8 @@ def score(weights, norms):
     return loss.mean(), 100 * right.mean()
 
 
-def train(net, rate, seed, frozen=False, faster=1, epochs=6, gradients=run_backward):
-    """Train a network in place by gradient descent; frozen, gamma and beta stay as they are.
-
-    The layers before a ReLU learn at faster * rate.
-    """
+def train(net, rate, seed, frozen=False, epochs=6, gradients=run_backward):
+    """Train a network in place by gradient descent; frozen, gamma and beta stay as they are."""
     (weights, norms), shuffle, batches = net, np.random.default_rng(seed), 13
     for epoch in range(epochs):
         order = shuffle.permutation(len(train_x))
@@ -127,11 +126,26 @@ def train(net, rate, seed, frozen=False, faster=1, epochs=6, gradients=run_backw
             rows = run_forward(weights, norms, train_x[picked])
             dW = gradients(weights, norms, rows, train_y[picked])
             step = rate * (1 - epoch / epochs - i / batches / epochs)  # falls to 0
-            for W, each, factor in zip(weights, dW, 8 * [faster] + [1]):
-                W -= factor * step * each
+            for W, each in zip(weights, dW):
+                W -= step * each
             for norm in filter(None, [] if frozen else norms):
                 norm.gamma -= step * norm.dgamma
                 norm.beta -= step * norm.dbeta
+
+
+def without_drift(*network_and_batch):
+    *early, last = run_backward(*network_and_batch)
+    return [dW - dW.mean(axis=1, keepdims=True) for dW in early] + [last]
+
+
+LONG = {
+    "right": {},
+    "no mean term": {"backward": MUSEUM["no mean term"]["backward"]},
+    "no mean term, no drift": {
+        "backward": MUSEUM["no mean term"]["backward"],
+        "gradients": without_drift,
+    },
+}
 
 
 def adams():
@@ -171,6 +185,20 @@ def run(seed, rate, scale=1, backward=layer_norm_backward, frozen=False, adam=Fa
     return {"accuracy": accuracy, "loss": [before, after]}
 
 
+def long_run(seed, rate=0.1, backward=layer_norm_backward, gradients=run_backward):
+    """Train one network for 30 epochs; return the loss before them and after each, (31,)."""
+    net, batches, losses = network(seed, backward=backward), itertools.count(), []
+
+    def watched(*network_and_batch):
+        dW = gradients(*network_and_batch)
+        if next(batches) % 13 == 0:  # the first batch of an epoch
+            losses.append(score(*net)[0])
+        return dW
+
+    train(net, rate, seed, epochs=EPOCHS, gradients=watched)
+    return losses + [score(*net)[0]]
+
+
 def runs(setting, rates):
     """Return each quantity of `run` for all rates and seeds, (rates, seeds, ...), or the error."""
     try:
@@ -181,10 +209,11 @@ def runs(setting, rates):
 
 
 def record(day):
-    """Do the three experiments; return what is stored."""
+    """Do the four experiments; return what is stored."""
     factors = {name: runs(setting, RATES) for name, setting in FACTORS.items()}
     adam = {name: runs(setting, ADAM_RATES) for name, setting in ADAM.items()}
     museum = {name: runs(setting, MUSEUM_RATES) for name, setting in MUSEUM.items()}
+    long = {name: [long_run(seed, **each) for seed in SEEDS] for name, each in LONG.items()}
     for found in (factors | adam).values():
         found["loss"] = [[losses[-1] for losses in row] for row in found["loss"]]
     return {
@@ -195,6 +224,7 @@ def record(day):
         "factors": {"rates": RATES, "runs": factors},
         "adam": {"rates": ADAM_RATES, "runs": adam},
         "museum": {"rates": MUSEUM_RATES, "runs": museum},
+        "long": {"rate": 0.1, "losses": long},
     }
 
 
