@@ -88,7 +88,7 @@ def layer_norm_forward(x, gamma, beta, eps=1e-5, *, out=None):
     x, gamma, beta, eps, dtype = check_forward(x, gamma, beta, eps)
     y = check_out(out, x, dtype, x)
     flat_x, flat_y = (a.reshape(-1, x.shape[-1]) for a in (x, y))  # (N, D) each
-    with _short_buffer(x.shape[-1]):
+    with _numpy_settings(x.shape[-1]):
         _, lo, r = found = _write_y(flat_x, gamma, beta, eps, flat_y)
         fits = (np.abs(lo) * r <= 1) & (r > 1e-3) & (r < 1e4)
     kept = BlockedCache(x, *found.reshape(3, *x.shape[:-1], 1), gamma)
@@ -135,7 +135,7 @@ def layer_norm_backward(dy, cache, *, out=None):
     weights = np.array([-r * lo, np.ones_like(r), r], work)  # (3, N)
     sums = np.zeros((2, D), r.dtype)  # dgamma, dbeta
     buffer = np.empty((rows_per_block(*flat_x.shape), D), work)
-    with _short_buffer(D):
+    with _numpy_settings(D):
         for b in _blocks(*flat_x.shape):
             dy_b, xc = (a[b].astype(work, copy=False) for a in (flat_dy, flat_x))  # (n, D) each
             if mean[b].any():
@@ -195,9 +195,9 @@ def _write_dx(g, xc, lo, r, mean_g, mean_gxc, terms, dx):
 
 
 @contextlib.contextmanager
-def _short_buffer(D):
-    """Let NumPy use a buffer shorter than a row of D, if that is long, and hide warnings."""
-    with np.errstate(all="ignore"):  # in the end, the buffer is as it was, too
+def _numpy_settings(D):
+    """Hide NumPy's warnings, and if rows of D are long, make its buffer shorter than a row."""
+    with np.errstate(all="ignore"):  # which also puts the buffer's size back at its end
         np.setbufsize(SHORT_BUFFER if D >= LONG_ROW else np.getbufsize())
         yield
 

@@ -60,7 +60,15 @@ def check_forward(x, gamma, beta, eps):
 
 
 def check_backward(dy, cache, kind):
-    """Check the arguments of a backward pass; first in a cache of that kind is x or x_hat.
+    """Check the arguments of a backward pass.
+
+    Parameters
+    ----------
+    dy : array_like
+    cache : object
+        Should be a cache of that kind.
+    kind : type
+        A NamedTuple whose first field is x or x_hat.
 
     Returns
     -------

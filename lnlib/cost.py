@@ -88,13 +88,21 @@ def cost(variant, direction, N, D, dtype=np.float32, *, out=False, elides=True):
         held += 1  # a temporary that NumPy would have written over
     values = (held - 1 if out else held) * N * D
     if variant == "blocked":
-        block, doubles = blocked.rows_per_block(N, D) * D, 8 // itemsize  # float64 takes as many
-        sums = block // blocked.STRIP  # of strips of rows, in this dtype and in float64
-        values += 3 * N  # mean, mean_lo and rstd of each row, or its weights in the sums
-        if direction == "backward":  # a buffer, two numbers of a row, two sums of a run
-            values, sums = values + block + 2 * doubles * N, 2 * block // blocked.RUN
-        values += sums * (1 + doubles)
+        values += _beside_the_rows(direction, N, D, itemsize)
     return Cost(flops * N * D, moved * N * D * itemsize, values * itemsize)
+
+
+def _beside_the_rows(direction, N, D, itemsize):
+    """Return how many values of itemsize bytes the blocked layer allocates beside its result."""
+    block = blocked.rows_per_block(N, D) * D
+    double = 8 // itemsize  # a number in float64 takes the room of so many values
+    if direction == "forward":
+        for_each_row = 3  # mean, mean_lo and rstd
+        buffer, sums = 0, block // blocked.STRIP  # a sum for each strip of a row
+    else:
+        for_each_row = 3 + 2 * double  # three weights; mean_lo and rstd in float64
+        buffer, sums = block, 2 * block // blocked.RUN  # two sums for each run of rows
+    return buffer + for_each_row * N + sums * (1 + double)  # BLAS's sums, and these in float64
 
 
 def roofline(intensity, bandwidth, arithmetic):

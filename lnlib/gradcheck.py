@@ -462,19 +462,29 @@ def _report(title, rtol, probe, found, checked):
     """Judge the slopes found, a list for each name, which is empty if none could be compared."""
     errors, unjudged = {}, dict(probe.unjudged)
     for name, slopes in found.items():
-        value, error, size, *_ = np.reshape(slopes, (-1, 5)).T
-        with np.errstate(all="ignore"):
-            known, largest = _SAFETY * error, np.fmax.reduce(size, initial=0)
-            allowed = rtol * size + known + _ROUNDING * largest
-            relative = np.where(value == 0, 0, rtol * np.abs(value) / allowed)
-            sure = (value == 0) | (known <= max(rtol, _COARSE) * size) | (known <= rtol * largest)
-            sure |= (size == 0) & (np.abs(value) > known)
-            worst = np.max((known / size)[~sure], initial=0)
+        relative, sure, known = _judged(slopes, rtol)
         errors[name] = np.max(relative[sure], initial=0) if slopes else np.nan
         if not sure.all():
             doubt = f"{np.sum(~sure)} of {sure.size} entries whose numerical derivative is known to"
-            unjudged[name] = f"{doubt} {worst:.0e} only"
+            unjudged[name] = f"{doubt} {np.max(known[~sure], initial=0):.0e} only"
     return Report(title, rtol, errors, checked, probe.problems, unjudged)
+
+
+def _judged(slopes, rtol):
+    """Return the relative error of each entry, whether it can be judged, and how well it is known.
+
+    An error of rtol is one that the estimate, with rounding, just allows.
+    """
+    value, error, size, *_ = np.reshape(slopes, (-1, len(_Slope._fields))).T  # (entries,) each
+    largest, known = np.fmax.reduce(size, initial=0), _SAFETY * error
+    with np.errstate(all="ignore"):
+        allowed = rtol * size + known + _ROUNDING * largest
+        relative = np.where(value == 0, 0, rtol * np.abs(value) / allowed)
+        well_known = known <= max(rtol, _COARSE) * size
+        too_small_to_matter = known <= rtol * largest
+        wrongly_not_zero = (size == 0) & (np.abs(value) > known)
+        sure = (value == 0) | well_known | too_small_to_matter | wrongly_not_zero
+        return relative, sure, known / size
 
 
 def _one_number(title, rtol, probe, name, slope):

@@ -113,7 +113,7 @@ def layer_norm_backward(dy, cache):
     """
     dy, dtype = check_backward(dy, cache, LayerNormCache)
     x_hat, rstd, gamma = cache
-    g = _scaled(gamma, dy)  # (..., D), the gradient of x_hat, less a constant
+    g = _times_gamma(gamma, dy)  # (..., D), the gradient of x_hat, less a constant
     g -= g.mean(axis=-1, keepdims=True)  # what moves the mean
     g -= x_hat * _wide_mean(g * x_hat).astype(g.dtype, copy=False)  # what moves the variance
     dx = rstd * g  # (..., D)
@@ -146,7 +146,7 @@ def layer_norm_backward_staged(dy, x, gamma, eps=1e-5):
     wide = np.result_type(x_hat, dy, np.float64)
     dbeta = np.sum(dy, axis=rows, dtype=wide)  # (D,)     y = gamma * x_hat + beta
     dgamma = np.sum(dy * x_hat, axis=rows, dtype=wide)  # (D,)
-    dx_hat = _scaled(gamma, dy)  # (..., D), less a constant: x_hat sums to 0, it moves nothing
+    dx_hat = _times_gamma(gamma, dy)  # (..., D), less a constant: x_hat sums to 0, it moves nothing
     dxc = dx_hat * rstd  # (..., D)     x_hat = xc * rstd, the direct way
     drstd = D * _wide_mean(dx_hat * xc)  # (..., 1)     and through rstd
     dstd = -drstd * rstd * rstd  # (..., 1)     rstd = 1 / std
@@ -157,7 +157,7 @@ def layer_norm_backward_staged(dy, x, gamma, eps=1e-5):
     return tuple(d.astype(dtype, copy=False) for d in (dx, dgamma, dbeta))
 
 
-def _scaled(gamma, dy):
+def _times_gamma(gamma, dy):
     """Return gamma * dy - mean(gamma) * mean(dy), with dy centred before gamma multiplies it.
 
     Adding a constant to all entries of g does not change dx. Without this one, a large mean of dy

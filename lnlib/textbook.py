@@ -1,4 +1,4 @@
-"""The layer as textbooks and blogs write it, in two common forms: what lesson 06 compares with.
+"""The layer as textbooks and blogs write it, in two common forms, to be compared with.
 
 Each takes (x, gamma, beta, eps) and (dy, cache) and sums over all axes but the last. Correct, and
 with the digits that lesson 04 expects of a two-pass variance. Nothing is checked.

@@ -153,25 +153,30 @@ for _name in METHODS:
 
 
 def _watch(name, call, args, kwargs):
-    """Record a call as one step, unless what it consists of recorded itself or nothing moves.
-
-    It reads its arguments and writes its result, out=, or, if it returns None, its first argument.
-    """
+    """Call, and record the call as one step, unless the calls inside it have been recorded."""
     if _steps is None:
         return call()
     before = len(_steps)
     result = call()
-    if len(_steps) > before or name in UNWRITTEN:
-        return _as(_Traced, result)
+    if len(_steps) == before and name not in UNWRITTEN:
+        _record_call(name, args, kwargs, result)
+    return _as(_Traced, result)
+
+
+def _record_call(name, args, kwargs, result):
+    """Record a call that reads its arguments and writes out= or its result, unless nothing moves.
+
+    A call that returns None, such as copyto and fill, writes its first argument.
+    """
     target = kwargs.get("out")
-    if result is None and args:  # copyto and fill
+    if result is None and args:
         target, *args = args
     reads = _arrays((args, kwargs | {"out": None}))
     writes = _arrays(result if target is None else target)
-    new = [w for w in writes if w.size and not any(np.may_share_memory(w, r) for r in reads)]
-    if new or target is not None or isinstance(result, np.generic):  # neither views nor a shape
+    is_new = any(w.size and not any(np.may_share_memory(w, r) for r in reads) for w in writes)
+    is_number = isinstance(result, np.generic)
+    if is_new or is_number or target is not None:  # else the result is a view, or a shape
         _record(name, _function_flops(name, args, reads, writes), reads, writes)
-    return _as(_Traced, result)
 
 
 def _record(name, flops, reads, writes):

@@ -14,6 +14,7 @@ ARROWS = {  # part of lnlib: the parts that it may import, besides itself
     "core": set(),
     "checker": set(),
     "emulator": set(),
+    "compiled": {"emulator"},  # which finds a C++ compiler
     "gpu": {"core", "emulator"},
     "exercises": {"core", "checker", "gpu"},
 }

@@ -320,6 +320,7 @@ def test_bytes_per_element():
 
 def to_stored(a, name):
     """Round numbers to the nearest of a type: a search in all numbers >= 0 that it has."""
+    assert name in BITS, f"BITS needs how many bits of exponent and of mantissa {name} has"
     exponent_bits, mantissa_bits = BITS[name]
     exponent, mantissa = np.divmod(
         np.arange(2 ** (exponent_bits + mantissa_bits)), 2**mantissa_bits
@@ -569,11 +570,8 @@ def test_compiles_without_spills(arch):
             assert residency.resident_blocks(arch, threads, kernel.registers)[0] >= blocks
 
 
-HALVES = (
-    ("float16", "float16", "sm_75"),
-    ("uint16", "uint16", "sm_90"),
-    ("uint16", "float32", "sm_86"),
-)
+HALVES = [(name, name, "sm_90") for name in HALF_TYPES]  # of x and gamma, for this architecture
+HALVES += [("float16", "float16", "sm_75"), ("uint16", "float32", "sm_86")]
 
 
 @needs_nvrtc

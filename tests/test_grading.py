@@ -16,7 +16,9 @@ from lnlib.exercises.__main__ import exercises_in, in_one_line
 
 MEAN = "def row_mean(x):\n    return x.mean(axis=-1, keepdims=True)"
 SHIFT = "def shift_backward(dy):\n    return dy.sum(axis=(0, 1))"
-START = "import os, sys, time\nimport numpy as np\nfrom lnlib.exercises import check, load"
+START = (
+    "import os, sys, time\nimport numpy as np\nfrom lnlib.exercises import check, load_exercises"
+)
 HEADINGS = "### Exercise 0.1 · A mean for each row", "### Exercise 0.2 · Shared by all rows"
 
 
@@ -72,7 +74,10 @@ CLASS = {
     "broken": (answers(shift=f"{SHIFT})"), ["not done: not defined", "wrong: SyntaxError"]),
     "broken later": (answers(MEAN, f"{MEAN})"), ["wrong: SyntaxError", "right"]),
     "lambda": (answers("row_mean = lambda x: x"), ["wrong: with def", "right"]),
-    "ours": (answers("row_mean = load()['row_mean'].right"), ["wrong: with def", "right"]),
+    "ours": (
+        answers("row_mean = load_exercises()['row_mean'].right"),
+        ["wrong: with def", "right"],
+    ),
     "interrupts": (answers(f"{MEAN[:16]} raise KeyboardInterrupt"), ["wrong: Keyboard", "right"]),
     "magics": (answers(MAGICS, "input()", "quit()", "raise SystemExit"), RIGHT),
     "puts out 200 MB": (answers(MEAN, "for _ in range(100):\n    print(10**6 * '12')"), RIGHT),

@@ -18,7 +18,7 @@ def test_each_factor_and_each_bug_was_trained():
     assert set(factors["runs"]) == set(train.FACTORS)
     assert set(adam["runs"]) == set(train.ADAM)
     trained = {"right", *(bug.name for bug in BUGS)}
-    assert set(museum["runs"]) == trained, "run python tests/tools/train.py"
+    assert set(museum["runs"]) == trained, "run python tests/tools/train.py --missing"
     assert min(len(factors["rates"]), len(adam["rates"])) >= 7 and len(STORED["seeds"]) == 5
     for part in (factors, adam, museum):
         for run in part["runs"].values():
@@ -27,6 +27,16 @@ def test_each_factor_and_each_bug_was_trained():
                 assert {len(row) for row in run["accuracy"]} == {5}
                 assert len(run["accuracy"]) == len(part["rates"])
     assert train.RECORD.stat().st_size < 100_000
+
+
+def test_only_bugs_that_are_not_stored_are_trained(monkeypatch):
+    trained, museum = [], STORED["museum"]
+    monkeypatch.setattr(train, "runs", lambda setting, rates: trained.append(setting) or {"new": 1})
+    runs = {name: run for name, run in museum["runs"].items() if name != "no gamma"} | {"gone": {}}
+    found = train.with_missing(STORED | {"museum": museum | {"runs": runs}})
+    assert trained == [train.MUSEUM["no gamma"]]
+    assert found["museum"]["runs"] == museum["runs"] | {"no gamma": {"new": 1}}
+    assert train.written(STORED) == train.RECORD.read_text("utf-8")  # what is kept stays as it is
 
 
 # Where the last bit of each weight moves the loss by less than 1e-9 of itself.

@@ -32,18 +32,24 @@ def values_of(result, names):
     """
     if result is None or result is ...:
         return [None] * len(names)
-    if len(names) == 1 and isinstance(result, tuple) and all(map(np.isscalar, result)):
-        result = list(result)
-    values = (result,) if len(names) == 1 and not isinstance(result, tuple) else result
-    if isinstance(values, np.ndarray) and values.ndim and len(values) == len(names):
-        values = list(values)  # stacked
-    if not isinstance(values, tuple | list) or len(values) != len(names):
-        came = len(values) if isinstance(values, tuple | list) else 1
+    values = _listed(result, len(names))
+    if len(values) != len(names):
         raise BadResult(
-            f"returns {came} {'value' if came == 1 else 'values'} where {len(names)} "
+            f"returns {len(values)} {'value' if len(values) == 1 else 'values'} where {len(names)} "
             f"{'is' if len(names) == 1 else 'are'} asked: {', '.join(names)}"
         )
     return [_array(value, name) for value, name in zip(values, names)]
+
+
+def _listed(result, asked):
+    """Return a list of the values that a function returned, where so many are asked."""
+    if asked == 1 and not isinstance(result, tuple):
+        return [result]
+    if asked == 1:
+        is_one = all(map(np.isscalar, result))  # a tuple of numbers is one value, like a list
+        return [list(result)] if is_one else list(result)
+    is_stacked = isinstance(result, np.ndarray) and result.ndim and len(result) == asked
+    return list(result) if is_stacked or isinstance(result, tuple | list) else [result]
 
 
 def _array(value, name):

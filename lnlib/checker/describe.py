@@ -182,10 +182,8 @@ def _as_multiples_of_rows(hint, mine, right, rtol):
 
 def _largest_error(output, mine, right, labels, wrong, rtol):
     """Say which cases are right and where the largest error of the first wrong one is."""
-    passed = [label for i, label in enumerate(labels) if i not in wrong]
+    text = _where_it_fails(labels, wrong)
     a, b, label = mine[wrong[0]], right[wrong[0]], labels[wrong[0]]
-    listed = ", for ".join(passed) if len(passed) < 4 else f"{len(passed)} of {len(mine)} inputs"
-    text = f"right for {listed}, but for {label}" if passed else f"for {label}"
     if not b.ndim:
         return f"{text}: {differing_digits(a[()], b[()])}"
     factor = np.nan if b.dtype == bool else _factor(a, b, rtol)
@@ -197,13 +195,24 @@ def _largest_error(output, mine, right, labels, wrong, rtol):
     place = f"{output}[{', '.join(map(str, at))}]"
     shape = f" (shape {b.shape})" if str(b.shape) not in label else ""
     text += f"{shape} the largest error is at {place}: {differing_digits(a[at], b[at])}"
-    if error[at] < 1e-5:
-        below = 10 ** np.ceil(np.log10(error[at]))
-        text += f" All errors are below {below:.0e} of the row's largest."
-        if error[at] > 1e-9 == rtol:  # of formulas in float64
-            text += (
-                " Was something rounded to float32, a small number added, or another step taken?"
-            )
+    return text + _how_small(error[at], rtol)
+
+
+def _where_it_fails(labels, wrong):
+    """Name the cases that are right, unless they are many, and the first wrong one."""
+    passed = [label for i, label in enumerate(labels) if i not in wrong]
+    listed = ", for ".join(passed) if len(passed) < 4 else f"{len(passed)} of {len(labels)} inputs"
+    first = labels[wrong[0]]
+    return f"right for {listed}, but for {first}" if passed else f"for {first}"
+
+
+def _how_small(error, rtol):
+    """Say how small the largest error is, and what may have made it; nothing if it is large."""
+    if not error < 1e-5:
+        return ""
+    text = f" All errors are below {10 ** np.ceil(np.log10(error)):.0e} of the row's largest."
+    if rtol == 1e-9 and error > rtol:  # a formula in float64
+        text += " Was something rounded to float32, a small number added, or another step taken?"
     return text
 
 

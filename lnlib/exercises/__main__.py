@@ -29,7 +29,7 @@ from pathlib import Path
 from subprocess import DEVNULL, Popen, TimeoutExpired
 
 from ..checker.guard import time_limit
-from . import check, load
+from . import check, load_exercises
 from .registry import EXERCISES
 
 RESOURCE_LIMITS = {"RLIMIT_DATA": 3 << 30, "RLIMIT_FSIZE": 256 << 20, "RLIMIT_CORE": 0}  # bytes
@@ -55,7 +55,7 @@ def exercises_in(cells):
         if kind == "markdown":
             number = [number, *HEADING.findall(source)][-1]
         elif kind == "code":
-            names = [name for _, name in DEFINED_OR_CHECKED.findall(source) if name in load(name)]
+            names = [n for _, n in DEFINED_OR_CHECKED.findall(source) if n in load_exercises(n)]
             found.update((name, found.get(name) or number) for name in names)
     return found
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from ..checker import Exercise, Verdict, edits, functions_of, verdict_on
 from ..checker.edits import source_of_function
 
-EXERCISES = {}  # name of the function -> Exercise; `load` fills it
+EXERCISES = {}  # name of the function -> Exercise; `load_exercises` fills it
 ALL_ROWS = "axis=(0, 1)", "axis=tuple(range(dy.ndim - 1))"
 OF_A_ROW = """
     axis=-1 => axis=0  # a wrong axis: axis 0 mixes rows; a row lies along axis=-1.
@@ -60,7 +60,7 @@ def exercise(outputs, cases, **options):
     return register
 
 
-def load(name=None):
+def load_exercises(name=None):
     """Read the lessons' files in their order, up to the exercise of that name; return EXERCISES."""
     for path in sorted(Path(__file__).parent.glob("lesson_*.py")):
         if name in EXERCISES:
@@ -80,7 +80,7 @@ def inputs(exercise, number):
         Of the input, from 1 on, as `check` names it.
     """
     name = getattr(exercise, "__name__", exercise)
-    cases = load(name)[name].cases()
+    cases = load_exercises(name)[name].cases()
     return copy.deepcopy(list(cases.values())[number - 1])
 
 
@@ -104,7 +104,7 @@ def check(function):
     problem = None
     if not callable(function):
         problem = "Give check the function itself, without parentheses after its name."
-    elif name not in load(name):
+    elif name not in load_exercises(name):
         near = difflib.get_close_matches(name, EXERCISES, n=1, cutoff=0.8)
         hint = f"Is it {near[0]}?" if near else "Define it with def, by the name in the exercise."
         problem = f"No exercise has a function of this name. {hint}"

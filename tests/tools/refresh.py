@@ -94,7 +94,9 @@ def replaced(pattern, values, text):
     """Return text in which values stand where the groups of a pattern match."""
     match = re.search(pattern, text, re.M)
     if match is None:
-        raise ValueError(f"README.md or the map of lesson 00 lacks {pattern}")
+        raise ValueError(
+            f"a lesson, README.md or lesson 00's map has no place for {values}: {pattern}"
+        )
     for group, value in reversed([*enumerate(values, start=1)]):
         text = f"{text[: match.start(group)]}{value}{text[match.end(group) :]}"
     return text

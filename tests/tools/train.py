@@ -8,9 +8,10 @@ the network with LayerNorm and each wrong backward pass of lnlib.bugs, from smal
 functions from LayerNorm to train, word for word, reads the experiments from the file, and trains a
 sample of them again.
 
-With --noise nothing is written: runs are repeated with initial weights that differ in the last bit,
-and the largest changes are printed. Training enlarges such differences, so this says which numbers
-of the file another machine can repeat.
+With --missing only bugs that the file lacks are trained, and bugs that are gone are dropped. With
+--noise nothing is written: runs are repeated with initial weights that differ in the last bit, and
+the largest changes are printed. Training enlarges such differences, so this says which numbers of
+the file another machine can repeat.
 """
 
 import argparse
@@ -228,6 +229,16 @@ def record(day):
     }
 
 
+def with_missing(stored):
+    """Return what is stored, with the bugs that it lacks, and without those that are gone."""
+    museum = stored["museum"]
+    found = {
+        name: museum["runs"].get(name) or runs(setting, museum["rates"])
+        for name, setting in MUSEUM.items()
+    }
+    return stored | {"museum": museum | {"runs": found}}
+
+
 def written(stored):
     """Return the text of the file, with a line for each innermost list."""
     text = json.dumps(rounded(stored), indent=1)
@@ -269,10 +280,12 @@ def noise(setting, rate, last_bit=2.0**-52):
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--noise", action="store_true", help="change the last bit of the weights")
-    if not parser.parse_args().noise:
-        RECORD.write_text(written(record(str(date.today()))), "utf-8")
+    parser.add_argument("--missing", action="store_true", help="train only what the file lacks")
+    options, stored = parser.parse_args(), json.loads(RECORD.read_text("utf-8"))
+    if not options.noise:
+        found = with_missing(stored) if options.missing else record(str(date.today()))
+        RECORD.write_text(written(found), "utf-8")
         return
-    stored = json.loads(RECORD.read_text("utf-8"))
     found = stored["factors"]["runs"] | stored["adam"]["runs"] | stored["museum"]["runs"]
     for name, setting in (FACTORS | ADAM | MUSEUM).items():
         for rate in (0.03, 0.1, 0.3) if "loss" in found[name] else ():

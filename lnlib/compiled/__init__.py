@@ -13,9 +13,9 @@ from pathlib import Path
 
 import numpy as np
 
-from .emulator import compiler
+from ..emulator import compiler
 
-SOURCE = Path(__file__).with_suffix(".cpp").read_text(encoding="utf-8")
+SOURCE = Path(__file__).with_name("compiled.cpp").read_text(encoding="utf-8")
 FLAGS = "-std=c++17 -O3 -march=native -fno-math-errno -Wno-psabi -shared -fPIC -x c++ -".split()
 LINE = 64  # bytes: what a streaming store fills is whole lines of memory
 
