@@ -1,4 +1,4 @@
-"""The same layer, a block of rows at a time: fusion, on a CPU.
+"""The same layer, a block of rows at a time: tiling, on a CPU.
 
 NumPy runs one operation over the whole array, then the next, and each of them moves everything
 through memory. Here all operations run on a block of rows that stays in the processor's cache, and
