@@ -119,6 +119,40 @@ def test_x_hat_with_a_mean_and_g_with_a_mean(layer):
     assert fractions(layer.both(*arrays), *arrays)[1].max() <= AT_LARGE
 
 
+def one_hot_gamma(D, size, rng):
+    """Return arrays with dy, (8, D), whose mean is exactly dy[:, 0] - size, where gamma is not 0.
+
+    The mean of the other entries is 0, but a sum in float32 does not find it.
+    """
+    half = rng.standard_normal((8, D // 2)).astype(np.float32)
+    dy = np.insert(rng.permuted(np.hstack([half, -half]), axis=1), 0, size, axis=1)
+    x, gamma = rng.standard_normal(dy.shape), np.eye(1, D + 1)[0]
+    return [a.astype(np.float32) for a in (dy, x, gamma, 0 * gamma)]
+
+
+@layers
+@pytest.mark.parametrize("D", [16, 64, 254, 1000])
+def test_the_promise_ends_where_gamma_hides_dy(layer, D):
+    """At the limit of the docstring it holds. Beyond it the error is small, but dx may be 0."""
+    for size in (1e-4, 1e-5):
+        arrays = one_hot_gamma(D, size, np.random.default_rng(D))
+        assert fractions(layer.both(*arrays), *arrays)[1].max() <= AT_LARGE
+    arrays = one_hot_gamma(D, 0, np.random.default_rng(D))
+    dy, x = arrays[0], arrays[1].astype(np.float64)
+    assert not promised(*arrays)[1][1].any()  # the scale of dx
+    left = np.abs(layer.both(*arrays)[1]) * np.sqrt(x.var(axis=1, keepdims=True) + 1e-5)
+    assert np.max(left.max(axis=1) / np.abs(dy).max(axis=1)) <= 1e-6 * AT_LARGE
+
+
+@layers
+def test_one_huge_gamma(layer):
+    """The entry of dy there is its mean; gamma is as large as the docstring's limit lets it be."""
+    for D in (16, 64, 254):
+        arrays = one_hot_gamma(D, 0, np.random.default_rng(D))
+        arrays[2] = np.where(arrays[2] == 0, np.float32(1), np.float32(1e6))
+        assert fractions(layer.both(*arrays), *arrays)[1].max() <= AT_LARGE
+
+
 def test_the_bound_on_the_page_is_this_one():
     """Lesson 05 has the reference's bound, without what the other layers need."""
     cells = cells_of(NOTEBOOKS / "05_every_digit.ipynb")

@@ -127,18 +127,21 @@ def _moved(pair, rng):
     return (x, _along(x, rng)) if kind == 3 else (x, dy)
 
 
-def _in_range(x, dy):
-    """Tell whether the promise is meant: mean(dy) at most 1e4 times the spread, no overflow."""
+def _in_range(x, dy, gamma):
+    """Tell whether the promise is meant, by the limits in `lnlib.layernorm`."""
     sizes = np.abs(x).max(axis=-1), np.abs(dy).max(axis=-1)
     inside = [(1e-12 < size) & (size < 1e12) for size in sizes]
-    return inside[0] & inside[1] & (np.abs(dy.mean(axis=-1)) <= 1e4 * dy.std(axis=-1))
+    m = dy.mean(axis=-1, keepdims=True)
+    a = np.abs(gamma * (dy - m)) + np.abs(m * (gamma - gamma.mean()))
+    seen = a.max(axis=-1) >= 1e-6 * np.abs(gamma).max() * np.abs(dy - m).max(axis=-1)
+    return inside[0] & inside[1] & seen & (np.abs(m[:, 0]) <= 1e4 * dy.std(axis=-1))
 
 
 def _score(layer, arrays, target):
     """Return each row's error in y or dx, or one of dgamma or dbeta, in units of its scale."""
     dy, x, gamma, beta = (a.astype(np.float32) for a in arrays)
     errors = fractions(layer.both(dy, x, gamma, beta), dy, x, gamma, beta)[target]
-    return np.where(_in_range(x.astype(float), dy.astype(float)), errors, 0)
+    return np.where(_in_range(*(a.astype(float) for a in (x, dy, gamma))), errors, 0)
 
 
 def climb(layer, target, D, start, rng, steps=STEPS):
