@@ -20,7 +20,7 @@ def test_what_is_there_compiles():
 def passes(dy, x, gamma, beta, stream):
     y, dx = compiled.empty(x.shape), compiled.empty(x.shape)
     y[:], dx[:] = np.nan, np.nan
-    return y, dx, *compiled.both_passes(CALL, dy, x, gamma, beta, y, dx, stream)
+    return y, dx, *compiled.run_both(CALL, dy, x, gamma, beta, y, dx, stream)
 
 
 @needs_a_compiler
@@ -65,7 +65,7 @@ def test_regrouping_loses_the_second_centring_or_is_not_done():
     x = (1e5 + rng.standard_normal((5, 768))).astype(np.float32)
     gamma, beta = np.ones(768, np.float32), np.zeros(768, np.float32)
     y, dx = compiled.empty(x.shape), compiled.empty(x.shape)
-    compiled.both_passes(call, x, x, gamma, beta, y, dx)
+    compiled.run_both(call, x, x, gamma, beta, y, dx)
     xc = x - x.mean(axis=-1, keepdims=True, dtype=np.float64)
     error = np.abs(y - xc / xc.std(axis=-1, keepdims=True)).max()
     assert error < 1e-6 or error > 1e-4
