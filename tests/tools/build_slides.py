@@ -63,7 +63,7 @@ def of_row(row):
             inside = cell.execution_count in wanted
             chosen += [*waiting, cell] if inside else []
             waiting = []
-        elif inside and (is_caption(cell.source) or is_answer(cell.source)):
+        elif inside and not waiting and (is_caption(cell.source) or is_answer(cell.source)):
             chosen.append(cell)
         elif cell.source.startswith("## "):
             # What closes a section belongs to its last cell.
