@@ -23,7 +23,7 @@ const walk = () => {
     Reveal.slide(h, v, 99);
     const code = [...slide.querySelectorAll("pre")].filter((listing) => listing.offsetHeight);
     const sizes = code.map((listing) => parseFloat(getComputedStyle(listing).fontSize));
-    const empty = (node) => !node.textContent.trim() && !node.querySelector("img, svg, input");
+    const empty = (node) => !node.querySelector("p, pre, li, td, h3, img, svg, input");
     return {
       slide: `${h + 1}.${v + 1}`,
       words: slide.innerText.trim().slice(0, 60),
