@@ -17,6 +17,7 @@ pytestmark = pytest.mark.skipif(
     reason="needs a browser, and the packages of the extra [site]",
 )
 CONF = build_slides.NOTEBOOKS / "book"
+TITLE = "30 minutes: three terms, not one"
 
 
 def test_slides_of_a_plan_fit(tmp_path):
@@ -29,11 +30,16 @@ def test_slides_of_a_plan_fit(tmp_path):
     assert [slide for slide in slides if check_slides.overflows(slide)] == []
 
 
+def test_a_row_ends_with_the_answer():
+    (row,) = (each for each in build_slides.plans()[TITLE] if each.cells == "24–25")
+    assert build_slides.of_row(row)[-1].source.startswith("> **Verdict")
+
+
 def test_a_slide_that_does_not_fit_is_found(tmp_path):
     deck = tmp_path / "deck.html"
     rows = next(iter(build_slides.plans().values()))[:1]
     build_slides.write(build_slides.of_plan("too small", rows), deck)
-    large = "<style>.reveal img { max-height: 900px !important }</style></head>"
+    large = "<style>.reveal img { height: 900px; max-height: none !important }</style></head>"
     deck.write_text(deck.read_text("utf-8").replace("</head>", large, 1), "utf-8")
     assert any(check_slides.overflows(slide) for slide in check_slides.walk(deck))
 

@@ -34,6 +34,11 @@ def assets():
     return texts
 
 
+def is_answer(text):
+    """Does this text answer the question that stands before the last cell?"""
+    return text.startswith(("> **Verdict", "**Explain"))
+
+
 def as_slides(cells):
     """Make one slide of cells, in which answers wait for a click; the page divides it."""
     cells = [cell for cell in cells if not cell.source.startswith(("import ", "from "))]
@@ -47,8 +52,9 @@ def of_row(row):
     """Return the cells that a row of a plan shows: from its sections, and from its cells."""
     if row.lesson is None:
         return as_slides([nbformat.v4.new_markdown_cell(f"## {row.where.capitalize()}")])
-    if row.in_lab:
-        source = f"## In JupyterLab: lesson {row.where}\n\n{row.do}"
+    if row.in_lab:  # what follows a semicolon is for the teacher
+        task = row.do.split(";")[0].strip()
+        source = f"## In JupyterLab: lesson {row.where}\n\n{task}"
         return as_slides([nbformat.v4.new_markdown_cell(source)])
     cells = nbformat.read(row.lesson, as_version=4).cells
     chosen, wanted, waiting, inside = [], set(row.run), [], False
@@ -57,7 +63,7 @@ def of_row(row):
             inside = cell.execution_count in wanted
             chosen += [*waiting, cell] if inside else []
             waiting = []
-        elif inside and is_caption(cell.source):
+        elif inside and not waiting and (is_caption(cell.source) or is_answer(cell.source)):
             chosen.append(cell)
         elif cell.source.startswith("## "):
             # What closes a section belongs to its last cell.
@@ -69,6 +75,8 @@ def of_row(row):
     if not chosen[0].source.startswith("## "):
         before = cells[: cells.index(chosen[0])]
         chosen.insert(0, [cell for cell in before if cell in headings][-1])
+    for cell in headings:
+        cell.source = cell.source.replace("## ", f"## Lesson {row.where[:2]}, ", 1)
     return as_slides(chosen)
 
 

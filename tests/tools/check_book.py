@@ -18,7 +18,7 @@ from pathlib import Path
 WIDTH = 400  # pixels
 PROBE = """<script>
 window.addEventListener("load", async () => {
-  await MathJax.startup.promise;
+  await window.MathJax?.startup.promise;  // the index and the search page have no formulas
   await document.fonts.ready;
   const found = [...document.querySelectorAll("mjx-container[display]")].map((formula) => {
     const parts = [...formula.querySelectorAll("mjx-math, mjx-mtable, mjx-labels")];

@@ -1,6 +1,7 @@
 """Walk through slides in Chromium: does every slide fit, and is its code large enough to read?
 
-Takes what build_slides.py wrote. Prints the slides that do not fit, and fails if there are any.
+Takes what build_slides.py wrote. Prints the slides that do not fit, or on which a click shows
+nothing, and fails if there are any.
 """
 
 import argparse
@@ -22,6 +23,7 @@ const walk = () => {
     Reveal.slide(h, v, 99);
     const code = [...slide.querySelectorAll("pre")].filter((listing) => listing.offsetHeight);
     const sizes = code.map((listing) => parseFloat(getComputedStyle(listing).fontSize));
+    const empty = (node) => !node.querySelector("p, pre, li, td, h3, img, svg, input");
     return {
       slide: `${h + 1}.${v + 1}`,
       words: slide.innerText.trim().slice(0, 60),
@@ -29,6 +31,7 @@ const walk = () => {
       beside: slide.scrollWidth - 1366,
       wide: Math.max(0, ...code.map((listing) => listing.scrollWidth - listing.clientWidth)),
       small: Math.max(0, ...sizes.map((size) => 20 - size)),
+      clicks: [...slide.querySelectorAll(".fragment")].filter(empty).length,
     };
   });
   document.body.innerHTML = "<pre id=found></pre>";
@@ -64,8 +67,12 @@ def walk(page):
 
 
 def overflows(slide):
-    """Return by how many pixels a slide is too large, and its code too small; {} if it fits."""
-    return {key: slide[key] for key in ("below", "beside", "wide", "small") if slide[key] > 1}
+    """Return by how many pixels a slide is too large, its code too small; {} if it fits.
+
+    The number of clicks that show nothing is among them, as "clicks".
+    """
+    limits = {"below": 1, "beside": 1, "wide": 1, "small": 1, "clicks": 0}
+    return {key: slide[key] for key, limit in limits.items() if slide[key] > limit}
 
 
 def main():
@@ -76,7 +83,7 @@ def main():
         slides = walk(path.resolve())
         for slide in filter(overflows, slides):
             failed += 1
-            print(f"{path.name} {slide['slide']}: {overflows(slide)} px: {slide['words']!r}")
+            print(f"{path.name} {slide['slide']}: {overflows(slide)}: {slide['words']!r}")
         print(f"{path.name}: {len(slides)} slides")
     sys.exit(failed > 0)
 
