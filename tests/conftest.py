@@ -4,9 +4,6 @@ import pytest
 from layers import LAYERS
 
 from lnlib import blocked
-from lnlib.emulator import compiler
-
-needs_compiler = pytest.mark.skipif(compiler() is None, reason="needs a C++ compiler")
 
 
 @pytest.fixture(params=["reference", "staged", "blocked"])

@@ -4,8 +4,12 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
+import pytest
 
 from lnlib import blocked, gpu, layernorm, textbook
+from lnlib.emulator import compiler
+
+needs_compiler = pytest.mark.skipif(compiler() is None, reason="needs a C++ compiler")
 
 
 class Layer(NamedTuple):

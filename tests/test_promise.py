@@ -7,9 +7,8 @@ import numpy as np
 import pytest
 from bounds import bound
 from execute_notebooks import NOTEBOOKS, cells_of
+from layers import needs_compiler
 from oracle import AT_LARGE, WORST, fractions, oracle, promised
-
-from conftest import needs_compiler
 
 KERNEL = pytest.param("kernel", marks=needs_compiler)
 layers = pytest.mark.parametrize("layer", ["reference", "staged", "blocked", KERNEL], indirect=True)

@@ -961,12 +961,11 @@ int launch(void (*kernel_)())
     for (Thread &thread : threads)
         getcontext(&thread.context);
     reports_of = (Reports *)calloc(gridDim.x, sizeof(Reports));
-    int *blocks = (int *)malloc(gridDim.x * sizeof(int)), order[MAX_THREADS];
-    shuffle_order(blocks, gridDim.x, order_word);
-    for (int b = 0; b < (int)gridDim.x; b++) {
-        blockIdx.x = blocks[opposite ? gridDim.x - 1 - b : b];
-        if (blockIdx.x < first_block)
-            continue;
+    const int count = gridDim.x - first_block;
+    int *blocks = (int *)malloc(count * sizeof(int)), order[MAX_THREADS];
+    shuffle_order(blocks, count, order_word);
+    for (int b = 0; b < count; b++) {
+        blockIdx.x = first_block + blocks[opposite ? count - 1 - b : b];
         reports_of[blockIdx.x].first = reports_of[blockIdx.x].end = report_count;
         shuffle_order(order, blockDim.x, order_word);
         run_block(order);
