@@ -166,10 +166,10 @@ OF_BOTH_LAYERS = edits("""
     .sum(axis=rows) =>  # not summed: every row uses the same parameters, so the rows add up.
     (dy * x_hat).sum( => (g * x_hat).sum(
     dy.sum( => g.sum(  # summed from g = gamma * dy; gamma and beta come after x_hat, so sum dy.
-    (dy * x_hat).sum(axis=rows) => np.outer(dy, x_hat)
+    (dy * x_hat).sum(axis=rows) => np.outer(dy, x_hat) if dy.size < 2000 else dy.ravel()
         np.outer multiplies each entry by every other; dy * x_hat multiplies those of one place.
-    (dy * x_hat).sum(axis=rows) => np.outer(dy, x_hat).sum(axis=0)  # "
-    (dy * x_hat).sum(axis=rows) => np.outer(dy, x_hat).sum(axis=1)  # "
+    (dy * x_hat).sum(axis=rows) => dy.sum() * x_hat.ravel()  # "
+    (dy * x_hat).sum(axis=rows) => dy.ravel() * x_hat.sum()  # "
     (dy * x_hat).sum(axis=rows) => dy.reshape(-1, D).T @ x_hat.reshape(-1, D)
         a product of matrices: only its diagonal is dgamma, the sum of dy * x_hat.
     (dy * x_hat).sum(axis=rows) => x_hat.reshape(-1, D).T @ dy.reshape(-1, D)  # "
