@@ -8,12 +8,12 @@ import sys
 import build_slides
 import check_book
 import check_slides
+import chromium
 import pytest
 
 NEEDED = "sphinx_revealjs", "sphinx-mathjax-offline", "myst_nb", "sphinx_external_toc"
 pytestmark = pytest.mark.skipif(
-    not (shutil.which("chromium") or shutil.which("google-chrome"))
-    or not all(map(importlib.util.find_spec, NEEDED)),
+    not chromium.browser() or not all(map(importlib.util.find_spec, NEEDED)),
     reason="needs a browser, and the packages of the extra [site]",
 )
 CONF = build_slides.NOTEBOOKS / "book"

@@ -8,12 +8,13 @@ extra [site].
 
 import argparse
 import base64
+import functools
 import importlib.metadata
 import re
 from pathlib import Path
 
 import nbformat
-from execute_notebooks import NOTEBOOKS, is_caption, lessons, slide_types
+from execute_notebooks import NOTEBOOKS, is_caption, lessons, read, slide_types
 from run_plans import plans
 
 ASSETS = {
@@ -23,6 +24,7 @@ ASSETS = {
 OUT = NOTEBOOKS.parent / "_build" / "slides"
 
 
+@functools.cache
 def assets():
     """Return the texts of reveal.js and MathJax, {file name: text}, from installed packages."""
     texts = {}
@@ -56,7 +58,7 @@ def of_row(row):
         task = row.do.split(";")[0].strip()
         source = f"## In JupyterLab: lesson {row.where}\n\n{task}"
         return as_slides([nbformat.v4.new_markdown_cell(source)])
-    cells = nbformat.read(row.lesson, as_version=4).cells
+    cells = read(row.lesson).cells
     chosen, wanted, waiting, inside = [], set(row.run), [], False
     for cell in cells:
         if cell.cell_type == "code":
@@ -71,12 +73,12 @@ def of_row(row):
             waiting, inside = [cell], False
         else:
             waiting.append(cell)
-    headings = [cell for cell in cells if cell.source.startswith("## ")]
     if not chosen[0].source.startswith("## "):
         before = cells[: cells.index(chosen[0])]
-        chosen.insert(0, [cell for cell in before if cell in headings][-1])
-    for cell in headings:
-        cell.source = cell.source.replace("## ", f"## Lesson {row.where[:2]}, ", 1)
+        chosen.insert(0, next(c for c in reversed(before) if c.source.startswith("## ")))
+    for cell in chosen:
+        if cell.source.startswith("## "):
+            cell.source = cell.source.replace("## ", f"## Lesson {row.where[:2]}, ", 1)
     return as_slides(chosen)
 
 
@@ -88,7 +90,7 @@ def of_plan(title, rows):
 
 def of_lesson(path):
     """Return a lesson as a notebook, a slide for each section; most exercises are left out."""
-    notebook, sections = nbformat.read(path, as_version=4), [[]]
+    notebook, sections = read(path), [[]]
     for cell in notebook.cells:
         if cell.metadata.slideshow.slide_type == "slide":
             sections.append([])

@@ -6,14 +6,11 @@ read in full, and fails if there are any.
 """
 
 import argparse
-import html
 import json
-import re
-import shutil
-import subprocess
-import sys
 import tempfile
 from pathlib import Path
+
+from chromium import PUT_DOWN, answer, report, with_script
 
 WIDTH = 400  # pixels
 PROBE = """<script>
@@ -39,16 +36,15 @@ window.addEventListener("load", async () => {
 });
 </script>"""
 FRAMES = """<body><script>
-const seen = [];
+const found = [];
 addEventListener("message", ({data}) => {
-  seen.push(data);
+  found.push(data);
   next();
 });
 function next() {
   document.querySelector("iframe")?.remove();
   if (!pages.length) {
-    document.body.innerHTML = "<pre id=found></pre>";
-    document.getElementById("found").textContent = JSON.stringify(seen);
+    PUT_DOWN
     return;
   }
   const frame = document.createElement("iframe");
@@ -62,37 +58,20 @@ next();
 
 def formulas(pages):
     """Return what Chromium finds out about the displayed formulas, {page: list of dict}."""
-    browser = shutil.which("chromium") or shutil.which("google-chrome")
-    if browser is None:
-        sys.exit("check_book needs chromium or google-chrome")
     probes = []
     try:
         for page in pages:
-            probe = page.with_suffix(".probe.html")
-            script = PROBE.replace("NAME", json.dumps(page.name))
-            text = page.read_text("utf-8").replace("</body>", script + "</body>")
-            probe.write_text(text, "utf-8")
-            probes.append(probe)
-        with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
-            names = json.dumps([probe.as_uri() for probe in probes])
+            probes.append(with_script(page, PROBE.replace("NAME", json.dumps(page.name))))
+        names = json.dumps([probe.as_uri() for probe in probes])
+        with tempfile.TemporaryDirectory() as folder:
             frames = Path(folder, "frames.html")
-            frames.write_text(FRAMES.replace("PAGES", names).replace("WIDTH", str(WIDTH)), "utf-8")
-            flags = [
-                "--headless",
-                "--no-sandbox",
-                "--disable-gpu",
-                "--allow-file-access-from-files",
-            ]
-            flags += [f"--user-data-dir={folder}/profile", "--virtual-time-budget=200000"]
-            command = [browser, *flags, "--dump-dom", frames.as_uri()]
-            done = subprocess.run(command, capture_output=True, text=True, timeout=300)
+            text = FRAMES.replace("PAGES", names).replace("WIDTH", str(WIDTH))
+            frames.write_text(text.replace("PUT_DOWN", PUT_DOWN), "utf-8")
+            found = answer(frames, "--allow-file-access-from-files")
     finally:
         for probe in probes:
             probe.unlink()
-    found = re.search(r'<pre id="found">(.*?)</pre>', done.stdout, re.DOTALL)
-    if found is None:
-        sys.exit("no page answered: is MathJax where the pages look for it?")
-    return {each["page"]: each["found"] for each in json.loads(html.unescape(found[1]))}
+    return {each["page"]: each["found"] for each in found}
 
 
 def lost(formula):
@@ -104,13 +83,7 @@ def lost(formula):
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("pages", nargs="+", type=Path, help="such as _build/html/*.html")
-    failed = 0
-    for page, found in formulas([path.resolve() for path in parser.parse_args().pages]).items():
-        for formula in filter(lost, found):
-            failed += 1
-            print(f"{page}: pixels out of reach {lost(formula)}: {formula['words']!r}")
-        print(f"{page}: {len(found)} formulas")
-    sys.exit(failed > 0)
+    report(formulas([path.resolve() for path in parser.parse_args().pages]), lost)
 
 
 if __name__ == "__main__":

@@ -5,14 +5,9 @@ nothing, and fails if there are any.
 """
 
 import argparse
-import html
-import json
-import re
-import shutil
-import subprocess
-import sys
-import tempfile
 from pathlib import Path
+
+from chromium import PUT_DOWN, answer, report, with_script
 
 PROBE = """
 <script>
@@ -34,36 +29,20 @@ const walk = () => {
       clicks: [...slide.querySelectorAll(".fragment")].filter(empty).length,
     };
   });
-  document.body.innerHTML = "<pre id=found></pre>";
-  document.getElementById("found").textContent = JSON.stringify(found);
+  PUT_DOWN
 };
 walk();
 </script>
-"""
+""".replace("PUT_DOWN", PUT_DOWN)
 
 
 def walk(page):
     """Return what Chromium found out about each slide of a page."""
-    browser = shutil.which("chromium") or shutil.which("google-chrome")
-    if browser is None:
-        sys.exit("check_slides needs chromium or google-chrome")
-    text = page.read_text(encoding="utf-8").replace("</body>", PROBE + "</body>")
-    probe = page.with_suffix(".probe.html")
-    probe.write_text(text, encoding="utf-8")
+    probe = with_script(page, PROBE)
     try:
-        with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as profile:
-            flags = ["--headless", "--no-sandbox", "--disable-gpu", "--window-size=1366,768"]
-            flags += ["--virtual-time-budget=200000"]
-            done = subprocess.run(
-                [browser, *flags, f"--user-data-dir={profile}", "--dump-dom", probe.as_uri()],
-                capture_output=True, text=True, timeout=300,
-            )  # fmt: skip
+        return answer(probe, "--window-size=1366,768")
     finally:
         probe.unlink()
-    found = re.search(r'<pre id="found">(.*?)</pre>', done.stdout, re.DOTALL)
-    if found is None:
-        sys.exit(f"{page}: no slides appeared")
-    return json.loads(html.unescape(found[1]))
 
 
 def overflows(slide):
@@ -78,14 +57,7 @@ def overflows(slide):
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("paths", nargs="+", type=Path, help="such as _build/slides/60-minutes.html")
-    failed = 0
-    for path in parser.parse_args().paths:
-        slides = walk(path.resolve())
-        for slide in filter(overflows, slides):
-            failed += 1
-            print(f"{path.name} {slide['slide']}: {overflows(slide)}: {slide['words']!r}")
-        print(f"{path.name}: {len(slides)} slides")
-    sys.exit(failed > 0)
+    report({path.name: walk(path.resolve()) for path in parser.parse_args().paths}, overflows)
 
 
 if __name__ == "__main__":
