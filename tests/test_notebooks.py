@@ -217,7 +217,7 @@ def undefined(plan):
     missing = []
     for path in dict.fromkeys(row.lesson for row in plan if row.in_lab and row.cells):
         rows = [row for row in plan if row.lesson == path and row.in_lab]
-        cells = [run_plans.cells_of(path)[n] for row in rows for n in row.run]
+        cells = [run_plans.numbered(path)[n] for row in rows for n in row.run]
         source = "\n".join(cell.source for cell in cells)
         command = [sys.executable, "-m", "ruff", "check", "--isolated", "--select=F821", "-"]
         done = subprocess.run(command, input=source, capture_output=True, text=True)

@@ -4,9 +4,8 @@ import re
 import tomllib
 
 import numpy as np
-from answers import cells_of
 from draw_one_page import CODE
-from execute_notebooks import INDEX, NOTEBOOKS, all_notebooks, lessons
+from execute_notebooks import INDEX, NOTEBOOKS, all_notebooks, cells_of, lessons
 from minutes import size
 from packaging.requirements import Requirement
 from refresh import ROOT

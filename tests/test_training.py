@@ -3,10 +3,10 @@
 import inspect
 import json
 
-import nbformat
 import numpy as np
 import pytest
 import train
+from execute_notebooks import cells_of
 
 from lnlib.bugs import BUGS
 
@@ -71,7 +71,7 @@ def test_a_sample_can_differ():
 
 
 def test_lesson_02_shows_the_code_that_was_run():
-    cells = nbformat.read(train.NOTEBOOKS / "02_implementation.ipynb", as_version=4).cells
+    cells = cells_of(train.NOTEBOOKS / "02_implementation.ipynb")
     page = "\n".join(cell.source for cell in cells if cell.cell_type == "code")
     for part in "LayerNorm network run_forward run_backward score train without_drift".split():
         assert inspect.getsource(getattr(train, part)).strip() in page, part

@@ -11,7 +11,7 @@ import re
 from typing import NamedTuple
 
 import nbformat
-from execute_notebooks import NOTEBOOKS, lessons
+from execute_notebooks import NOTEBOOKS, cells_of, lessons
 from nbclient import NotebookClient
 
 ROW = r"^\| (\d+) ?(▣?) \| (\d+) \|" + r"([^|]*)\|" * 4
@@ -69,10 +69,9 @@ def plans():
 
 
 @functools.cache
-def cells_of(path):
+def numbered(path):
     """Return the code cells of a notebook by their numbers."""
-    cells = nbformat.read(path, as_version=4).cells
-    return {cell.execution_count: cell for cell in cells if cell.cell_type == "code"}
+    return {cell.execution_count: cell for cell in cells_of(path) if cell.cell_type == "code"}
 
 
 def run(rows):
@@ -81,7 +80,7 @@ def run(rows):
         numbers = [
             number for row in rows if row.in_lab and row.lesson == path for number in row.run
         ]
-        cells = [nbformat.v4.new_code_cell(cells_of(path)[number].source) for number in numbers]
+        cells = [nbformat.v4.new_code_cell(numbered(path)[number].source) for number in numbers]
         notebook = nbformat.v4.new_notebook(cells=cells)
         resources = {"metadata": {"path": str(path.parent)}}
         NotebookClient(notebook, timeout=300, kernel_name="python3", resources=resources).execute()
