@@ -103,7 +103,14 @@ def sweeps(function, x, gamma, beta, y, buffer, rows):
     sweeps : list of Sweep
     small : int
         How many operations went over less than a block.
+
+    Raises
+    ------
+    ValueError
+        If rows is D, or not a number of rows that x has.
     """
+    if rows == x.shape[1] or not 0 < rows <= len(x):
+        raise ValueError(f"rows is {rows}: it must be from 1 to {len(x)}, and not {x.shape[1]}")
     blocks = x[:rows], y[:rows], buffer[:rows]
     _, steps = trace(function, blocks[0], gamma, beta, *blocks[1:])
     kinds = {x[:rows].nbytes: "array", rows * x.itemsize: "column", gamma.nbytes: "row"}
@@ -145,7 +152,14 @@ def prices(kinds, work, result, rows, buffer_size=8192, seconds=0.3):
     -------
     dict of Sweep to float
         The least time, in nanoseconds an element.
+
+    Raises
+    ------
+    ValueError
+        If rows is not a number of rows that work has.
     """
+    if not 0 < rows <= len(work):
+        raise ValueError(f"rows is {rows}: it must be from 1 to {len(work)}")
     work[:], result[:] = 1, 1
     with np.errstate():  # restores the buffer, too
         np.setbufsize(buffer_size)
@@ -183,10 +197,10 @@ import numpy as np
 from lnlib import textbook
 gamma, beta = np.ones((2, 768), "f")
 for mib in map(int, sys.argv[1:]):
-    for history in ("first call", "third call", "after 31 MiB"):
+    for history in ("first call", "third call", "third, after 31 MiB"):
         if os.fork() == 0:  # a young process
             x = np.ones((mib * 2**20 // 3072, 768), "f")
-            if history == "after 31 MiB":
+            if history.endswith("MiB"):
                 np.ones(31 * 2**17)  # and freed at once
             for _ in range(0 if history == "first call" else 2):
                 textbook.forward_means(x, gamma, beta)
@@ -216,8 +230,8 @@ def page_faults(sizes, huge_pages, keep=False):
     Returns
     -------
     dict of str to ndarray, shape (sizes, 3)
-        For each history, which is "first call", "third call" or "after 31 MiB" (the third, after an
-        array of that size was freed): size, page faults and nanoseconds an element of one call.
+        For each history, which is "first call", "third call" or "third, after 31 MiB" (an array
+        of that size was freed before): size, page faults and nanoseconds an element of one call.
         Empty where the system does not count.
     """
     options = {"NUMPY_MADVISE_HUGEPAGE": str(int(huge_pages))}
@@ -226,6 +240,6 @@ def page_faults(sizes, huge_pages, keep=False):
     done = subprocess.run(command, env=os.environ | options, capture_output=True, text=True)
     found = {}
     for line in done.stdout.splitlines() if done.returncode == 0 else []:
-        *numbers, history = line.split(",")
+        *numbers, history = line.split(",", 3)
         found.setdefault(history, []).append([float(n) for n in numbers])
     return {history: np.array(rows) for history, rows in found.items()}
