@@ -82,12 +82,13 @@ def test_what_becomes_of_roots():
 
 def predicted():
     """Return {(GPU, pass, D): (sums, in step, never waiting, least, most)} as lesson 09 prints."""
-    row = (
-        r"^(\w+) +(\w+) +(\d+): +\d+ rounds, ([\d.]+) bytes of sums; in step ([\d.]+), "
-        r"never waiting ([\d.]+); we predict ([\d.]+) to ([\d.]+)$"
-    )
-    found = re.findall(row, PRINTED, flags=re.M)
-    return {(gpu_name, way, int(D)): tuple(map(float, rest)) for gpu_name, way, D, *rest in found}
+    number = r" +([\d.]+)"
+    row = rf"^(\w+) +(\w+) +(\d+){number} +\d+ +\d+{number}{number} to{number}{number}$"
+    bands = {}
+    for name, way, D, *numbers in re.findall(row, PRINTED, flags=re.M):
+        sums, slow, least, most, fast = map(float, numbers)
+        bands[name, way, int(D)] = sums, slow, fast, least, most
+    return bands
 
 
 def test_predicted_speeds_follow_from_what_is_printed():
@@ -99,17 +100,15 @@ def test_predicted_speeds_follow_from_what_is_printed():
             assert sums == 0 and fast == 1
     for key in ("T4", "backward", 4096), ("H100", "backward", 16384):
         assert abs(bands[key][2] - 12 / (12 + bands[key][0])) < 0.006
-    (counted,) = re.findall(r"^backward_looping +([\d. ]+)$", PRINTED, flags=re.M)
-    x, dy, _, dx, _, sums = map(float, counted.split())
-    assert x + dy + dx == 5 * 4 and sums < 4
     assert bands["T4", "backward", 16384][2] <= 3 / 5
 
 
 def test_what_is_held():
-    row = r"^(T4|A100|H100) +(\w+)(<[\w, ]+>) +(\d+) +\d+ +0 +(\d+) "
+    row = r"^([A-Z][\w, ]*?) +(\d+) (\w+)(<[\w, ]+>) +\d+ +(\d+)  "
     held = {}
-    for gpu_name, kernel, instance, D, blocks in re.findall(row, PRINTED, flags=re.M):
-        held.setdefault((gpu_name, int(D)), []).append((kernel, instance, int(blocks)))
+    for names, D, kernel, instance, blocks in re.findall(row, PRINTED, flags=re.M):
+        for name in names.split(", "):
+            held.setdefault((name, int(D)), []).append((kernel, instance, int(blocks)))
     assert [blocks for _, _, blocks in held["T4", 4096]] == [8, 2]
     assert [blocks for _, _, blocks in held["A100", 4096]] == [8, 4]
     assert [blocks for _, _, blocks in held["H100", 4096]] == [8, 4]
