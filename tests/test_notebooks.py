@@ -120,7 +120,7 @@ def test_no_lesson_is_longer_than_a_class_hour():
     """Lesson 10 is all exercises; 440 minutes are what the whole course may take to read."""
     sizes = {path.stem: size(path) for path in LESSONS}
     long = {name for name, page in sizes.items() if page.reading > 45 or page.words > 3000}
-    assert long <= {ALL_EXERCISES.stem}, "above 45 minutes or 3000 words: see tests/tools/minutes.py"
+    assert long <= {ALL_EXERCISES.stem}, "above 45 minutes or 3000 words: tests/tools/minutes.py"
     assert sum(page.reading for page in sizes.values()) <= 440
 
 

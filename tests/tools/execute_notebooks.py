@@ -91,11 +91,15 @@ def title(path):
 
 
 def neighbours(path):
-    """Return the pages before and after a page, as two lists of at most one; a branch returns."""
+    """Return the pages before and after a page, as two lists of at most one.
+
+    Before a branch stands the lesson that it is reached from; after it, the lesson after that one.
+    """
     number = path.name[:2]
     pages = [page for page in (INDEX, *lessons()) if page.name[:2] not in BRANCHES]
     k = [page.name[:2] for page in pages].index(BRANCHES.get(number, number))
-    return pages[k : k + 1] if number in BRANCHES else pages[max(k - 1, 0) : k], pages[k + 1 : k + 2]
+    before = pages[k : k + 1] if number in BRANCHES else pages[max(k - 1, 0) : k]
+    return before, pages[k + 1 : k + 2]
 
 
 def navigation(path):
