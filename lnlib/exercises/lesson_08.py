@@ -1,6 +1,5 @@
 """Lesson 08: what a thread loads, a row in one warp, barriers, and a fused residual addition."""
 
-import functools
 import re
 
 import numpy as np
@@ -10,7 +9,7 @@ from ..gpu import read_source
 from ..gpu.listing import function_source
 from ..layernorm import layer_norm_forward
 from .data import layer
-from .kernels import code_of, launch, problem_far_away, source_of
+from .kernels import Trial, code_of, source_of
 from .registry import exercise
 
 THREAD_CASES = {
@@ -52,9 +51,8 @@ def columns_of(thread, threads, width, D):
 EPS = 3e-4  # not the usual one
 SPREADS = np.array([1.0, 0.004, 3.0, 0.02, 0.5])[:, None]  # (5, 1): where eps counts, and not
 ROWS_OF_32 = (0.7 + SPREADS * np.random.default_rng(62).standard_normal((5, 32))).astype(np.float32)
-FAR_ROWS = (
-    400 + ROWS_OF_32
-)  # (5, 32): one centring still has four digits; the mean of the squares has none
+# (5, 32): one centring still has four digits; the mean of the squares has none
+FAR_ROWS = 400 + ROWS_OF_32
 ROW_KERNEL = """
 __global__ void rows_of_32(const float *x, float *y, float eps)
 {
@@ -64,12 +62,11 @@ __global__ void rows_of_32(const float *x, float *y, float eps)
 
 
 def _run_normalise(function, rows=ROWS_OF_32):
-    def run():
-        pieces = "", source_of(function(), "normalise"), ROW_KERNEL
-        shapes, numbers = {"y": rows.shape}, {"eps": np.float32(EPS)}
-        return launch(pieces, "rows_of_32", len(rows), 32, {"x": rows}, shapes, numbers)["y"]
-
-    return run
+    trial = Trial(
+        "rows_of_32", blocks=len(rows), threads=32, inputs={"x": rows}, outputs={"y": rows.shape},
+        numbers={"eps": np.float32(EPS)}, after=ROW_KERNEL,
+    )  # fmt: skip
+    return lambda: trial.run(source_of(function(), "normalise"))["y"]
 
 
 def _far_rows(function):
@@ -155,23 +152,22 @@ SECOND_SUM = STUCK | {
 }
 
 
-def _launch_sums(source, values, how_many, hints=WHICH_BARRIER):
-    """Return the sums of each row and, if how_many is 2, of its squares: a thread a value."""
+def _sums_trial(values, how_many, hints):
+    """Return a launch that adds up each row, and its squares if how_many is 2: a thread a value."""
     rows, threads = values.shape
-    return launch(
-        ("", source, SUMS_KERNEL), f"sums<{threads}>", rows, threads, {"x": values},
-        {"total": values.shape, "squares": values.shape}, {"how_many": np.int32(how_many)},
-        hints=hints,
+    return Trial(
+        f"sums<{threads}>", rows, threads, inputs={"x": values},
+        outputs={"total": values.shape, "squares": values.shape},
+        numbers={"how_many": np.int32(how_many)}, after=SUMS_KERNEL, hints=hints,
     )  # fmt: skip
 
 
 def _run_sums(function):
     def run():
         source = source_of(function(), "tree_sum")
-        _launch_sums(
-            source, VALUES, 1, SKIPPED if re.search(BARRIER_IN_AN_IF, source) else WHICH_BARRIER
-        )
-        return tuple(_launch_sums(source, VALUES, 2, SECOND_SUM).values())
+        hints = SKIPPED if re.search(BARRIER_IN_AN_IF, source) else WHICH_BARRIER
+        _sums_trial(VALUES, 1, hints).run(source)
+        return tuple(_sums_trial(VALUES, 2, SECOND_SUM).run(source).values())
 
     return run
 
@@ -180,7 +176,7 @@ def _other_threads(function):
     """Say if it is wrong for half as many threads, or how many barriers are enough."""
     source = source_of(function(), "tree_sum")
     values = VALUES[:, : THREADS // 2].copy()
-    total = _launch_sums(source, values, 1)["total"]
+    total = _sums_trial(values, 1, WHICH_BARRIER).run(source)["total"]
     if not np.allclose(total, values.sum(axis=1, keepdims=True), rtol=1e-4):
         return f"Right for {THREADS} threads, but not for {THREADS // 2}: use THREADS."
     barriers = code_of(source).count("__syncthreads")
@@ -237,18 +233,16 @@ def _residual(D=1000):
     return dict(zip(("a", "b", "gamma", "beta"), (x.astype(np.float32) for x in arrays)))
 
 
-def _launch_residual(function, threads=64, D=1000, counts=None, row=0):
-    before, after = _residual_kernel()
-    pieces, inputs = (before, source_of(function(), "load_sum"), after), _residual(D)
+def _residual_trial(threads=64, D=1000):
+    """Return a launch of `_residual_kernel`."""
+    (before, after), inputs = _residual_kernel(), _residual(D)
     rows = len(inputs["a"])
-    shapes = {"s": (rows, D), "y": (rows, D)}
-    shapes |= {name: (rows, 1) for name in ("mean", "mean_lo", "rstd")}
+    outputs = {"s": (rows, D), "y": (rows, D), "mean": (rows, 1), "mean_lo": (rows, 1)}
     numbers = {"eps": np.float32(1e-5), "one_over_D": np.float32(1 / D)}
-    numbers |= {"rows": np.int64(row + rows), "D": np.int32(D)}
-    results = launch(
-        pieces, KERNELS[threads], rows, threads, inputs, shapes, numbers, counts, row=row
-    )
-    return results["s"], results["y"]
+    return Trial(
+        KERNELS[threads], rows, threads, inputs, outputs | {"rstd": (rows, 1)},
+        numbers | {"rows": np.int64(rows), "D": np.int32(D)}, before, after,
+    )  # fmt: skip
 
 
 def _normalised(s, D=1000):
@@ -272,8 +266,8 @@ def _in_chunks(s):
 
 def _still_wrong(function):
     """Say what is wrong with a kernel whose numbers are right, or how many bytes it moves."""
-    counts = {}
-    _launch_residual(function, counts=counts)
+    source = source_of(function(), "load_sum")
+    counts = _residual_trial().traffic(source)
     each = {k: (counts[k].loaded + counts[k].stored) / 5000 for k in ("a", "b", "s", "y")}
     if sum(each.values()) > 16.5:
         each = ", ".join(f"{number:.3g} of {name}" for name, number in each.items())
@@ -290,16 +284,21 @@ def _still_wrong(function):
         (64, 100, "rows of 100, where threads are left over: fill their row with zero too"),
     ):
         s = _residual(D)["a"] + _residual(D)["b"]
-        mine = _launch_residual(function, threads, D)
-        if not all(np.allclose(a, b, atol=1e-4) for a, b in zip(mine, (s, _normalised(s, D)))):
+        mine = _residual_trial(threads, D).run(source)
+        right = {"s": s, "y": _normalised(s, D)}
+        if not all(np.allclose(mine[name], right[name], atol=1e-4) for name in right):
             return f"Right for 64 threads with 4 vectors of 4 and rows of 1000, but not for {why}."
-    if problem := problem_far_away(functools.partial(_launch_residual, function, 32, 250)):
+    if problem := _residual_trial(32, 250).problem_far_away(source):
         return problem
     return Score("16 bytes per element, in three orders of the threads; and with vectors of 1.")
 
 
 def _run_residual(function):
-    return lambda: _launch_residual(function)
+    def run():
+        results = _residual_trial().run(source_of(function(), "load_sum"))
+        return results["s"], results["y"]
+
+    return run
 
 
 @exercise("s y", {"five rows of 1000": ()}, rtol=1e-5, prepare=_run_residual, judge=_still_wrong)
