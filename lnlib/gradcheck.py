@@ -260,13 +260,8 @@ class _Probe:
             raise ValueError(f'method must be "central" or "complex", got {method!r}')
         if rtol is not None and not rtol > 0:
             raise ValueError(f"rtol must be positive, got {rtol}")
-        arrays = [np.asarray(a) for a in (x, gamma, beta)]
-        for name, array in zip(("x", "gamma", "beta"), arrays):
-            if array.dtype.kind not in "fiu":
-                raise TypeError(f"{name} must be real, got dtype {array.dtype}")
-        dims = self.shapes = [a.shape for a in arrays]
-        if 0 in dims[0] or not dims[0][-1:] == dims[1] == dims[2] != ():
-            raise ValueError(f"x, gamma, beta must be (..., D), (D,), (D,), not empty, got {dims}")
+        arrays = _checked_arrays(x, gamma, beta)
+        self.shapes = [array.shape for array in arrays]
         self.starts = np.cumsum([0, arrays[0].size, arrays[1].size])
         self.point = np.concatenate(arrays, axis=None, dtype=np.float64)
         self.rng = np.random.default_rng([seed, 2016])  # not a caller's default_rng(seed)
@@ -311,6 +306,18 @@ class _Probe:
     def y(self, vector):
         """Return a copy of y, as forward may reuse its array."""
         return np.array(self.forward(*self.arrays(vector))[0])
+
+
+def _checked_arrays(x, gamma, beta):
+    """Return x, gamma and beta as arrays; TypeError or ValueError if they do not fit."""
+    arrays = [np.asarray(a) for a in (x, gamma, beta)]
+    for name, array in zip(("x", "gamma", "beta"), arrays):
+        if array.dtype.kind not in "fiu":
+            raise TypeError(f"{name} must be real, got dtype {array.dtype}")
+    dims = [array.shape for array in arrays]
+    if 0 in dims[0] or not dims[0][-1:] == dims[1] == dims[2] != ():
+        raise ValueError(f"x, gamma, beta must be (..., D), (D,), (D,), not empty, got {dims}")
+    return arrays
 
 
 def _held(y, point):
