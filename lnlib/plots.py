@@ -423,10 +423,8 @@ def verdicts(caught, rows, columns):
     caught = np.asarray(caught)
     width = 0.3 + 0.115 * max(map(len, rows)) + max(0.37 * len(columns), 3)  # inches
     fig, ax = plt.subplots(figsize=(width, 2.4 + 0.265 * len(rows)))
-    for shown, color, face, label in (
-        (caught, BLUE, BLUE, "caught"),
-        (~caught, RED, "white", "missed"),
-    ):
+    dots = (caught, BLUE, BLUE, "caught"), (~caught, RED, "white", "missed")
+    for shown, color, face, label in dots:
         i, j = np.nonzero(shown)
         ax.scatter(j, i, s=130, color=color, facecolor=face, lw=2.5, label=label)
     ax.set(xlim=(-0.6, len(columns) - 0.4), ylim=(len(rows) - 0.4, -0.6))

@@ -106,10 +106,10 @@ def _verdict_on(function, exercise, call_of):
         return wrong(name, *lines, _again(exercise, first, call_of) if differs else "")
     if lines:
         return Verdict("not done yet", name, tuple(lines))
-    return _judged(exercise, call, function, _tried(list(cases), exercise.rtol))
+    return _after_judge(exercise, call, function, _tried(list(cases), exercise.rtol))
 
 
-def _judged(exercise, call, function, tried):
+def _after_judge(exercise, call, function, tried):
     """Return the verdict of the exercise's judge on a function whose numbers are right."""
     name = exercise.right.__name__
     try:

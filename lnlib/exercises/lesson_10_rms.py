@@ -106,13 +106,17 @@ def _wrong(start):
     return next(wrong for words, wrong in rms_backward.mistakes if words.startswith(start))
 
 
-_gemma_forward = edited(rms_forward, (("gamma * x_hat", "(1 + gamma) * x_hat"),))
-_gemma_backward = edited(rms_backward, (("g = gamma * dy", "g = (1 + gamma) * dy"),))
-_centred_forward = edited(rms_forward, (("rstd = 1", "x = x - x.mean(-1)[..., None]; rstd = 1"),))
-_from_x = edited(rms_backward, (("rstd * (g - x_hat * along)", "rstd * g - rstd * x_hat * along"),))
-_dy_outside = edited(rms_backward, (("np.mean(g * x_hat", "dy * np.mean(gamma * x_hat"),))
-_last_row = edited(rms_backward, (("return", "dx.reshape(-1, dx.shape[-1])[-1] *= 1.01; return"),))
-_one_nan = edited(rms_backward, (("return", "dx.reshape(-1)[-1] = np.nan; return"),))
+def _edited(function, old, new):
+    return edited(function, ((old, new),))
+
+
+_gemma_forward = _edited(rms_forward, "gamma * x_hat", "(1 + gamma) * x_hat")
+_gemma_backward = _edited(rms_backward, "g = gamma * dy", "g = (1 + gamma) * dy")
+_centred_forward = _edited(rms_forward, "rstd = 1", "x = x - x.mean(-1)[..., None]; rstd = 1")
+_from_x = _edited(rms_backward, "rstd * (g - x_hat * along)", "rstd * g - rstd * x_hat * along")
+_dy_outside = _edited(rms_backward, "np.mean(g * x_hat", "dy * np.mean(gamma * x_hat")
+_last_row = _edited(rms_backward, "return", "dx.reshape(-1, dx.shape[-1])[-1] *= 1.01; return")
+_one_nan = _edited(rms_backward, "return", "dx.reshape(-1)[-1] = np.nan; return")
 PAIRS = {  # forward, backward
     "RMSNorm": (rms_forward, rms_backward),
     "RMSNorm, multiplied out": (rms_forward, _from_x),
