@@ -9,7 +9,7 @@ from wrong_answers.kernels import WRONG
 
 from lnlib import gpu
 from lnlib.exercises import EXERCISES, check
-from lnlib.exercises.kernels import COMPILER, Trial, in_other_words
+from lnlib.exercises.kernels import COMPILER_HINTS, Trial, in_other_words
 
 NORMALISE, SUM, ADD = "normalise_in_a_warp", "sum_with_barriers", "add_while_loading"
 FORWARD, BACKWARD = "rms_forward_kernel", "rms_backward_kernel"
@@ -144,7 +144,7 @@ def test_lines_that_are_never_right(line, words):
     ],
 )
 def test_hints_for_two_compilers(message, words):
-    hints = [hint for pattern, hint in COMPILER.items() if re.search(pattern, message)]
+    hints = [hint for pattern, hint in COMPILER_HINTS.items() if re.search(pattern, message)]
     assert words in hints[0]  # which is added
 
 

@@ -12,7 +12,7 @@ from ..checker.describe import close
 ORDERS = "forward", "reverse", 1  # a kernel must not care who comes first
 FAR = 22_000_000  # rows of at least 200 vectors: behind them, places are above 2**32
 
-LINES = {  # never right, wherever it stands -> what is wrong with it
+NEVER_RIGHT = {  # never right, wherever it stands -> what is wrong with it
     r"\b(?!__syncthreads\b)_*sync_?threads?\b": "the barrier is called __syncthreads",
     r"\b__syncthreads\b(?!\s*\()": "a call needs its parentheses, __syncthreads()",
     r"[\w)\]]\s*\*\*\s*[\d(]": "C++ has no **, a square is c * c",
@@ -24,11 +24,11 @@ LINES = {  # never right, wherever it stands -> what is wrong with it
         "this is Python; in C++, if (...) has no colon, and the root is sqrtf"
     ),
 }
-COMPILER = {  # in what g++ or clang++ says -> what is added to it
+COMPILER_HINTS = {  # in what g++ or clang++ says -> what is added to it
     "no matching function": "THREADS may be missing, as in load<THREADS>(...)",
     "(no match|invalid|convert|viable).*(Vector|overloaded)": "A vector is no number: .at[j] is",
 }
-OUTSIDE = {
+EMULATOR_HINTS = {
     "out of range for an array": "A vector has WIDTH numbers, and WIDTH can be 1",
     r"slots\[.*no barrier": "A fast warp is in the next sum already: use the two buffers in turn",
     "partial.*(of range|any order)": "A block's row of partial begins at blockIdx.x * vectors",
@@ -93,7 +93,7 @@ class Trial(NamedTuple):
     Attributes
     ----------
     kernel : str
-        The instance, in C++.
+        Its C++ name, with the parameters of its template.
     blocks, threads : int
     inputs : dict of str to ndarray
     outputs : dict of str to tuple
@@ -114,7 +114,7 @@ class Trial(NamedTuple):
     numbers: dict
     before: str = ""
     after: str = ""
-    hints: dict = OUTSIDE
+    hints: dict = EMULATOR_HINTS
 
     def run(self, source):
         """Launch the kernel in several orders of its blocks and threads; return its outputs.
@@ -178,7 +178,7 @@ class Trial(NamedTuple):
             message = in_other_words(str(error), self.kernel, source)
             hints = [
                 f". {hint}"
-                for words, hint in (COMPILER | self.hints).items()
+                for words, hint in (COMPILER_HINTS | self.hints).items()
                 if re.search(words, message)
             ]
             raise BadResult(message + "".join(hints[:1])) from None
@@ -201,7 +201,7 @@ def in_other_words(message, kernel, source):
     hints = [
         f"line {k + 1}, {lines[k].strip()}: {words}"
         for k, line in enumerate(code_of(source).splitlines())
-        for pattern, words in LINES.items()
+        for pattern, words in NEVER_RIGHT.items()
         if re.search(pattern, line)
     ]
     if "does not compile" not in message:

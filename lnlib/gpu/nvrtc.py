@@ -12,7 +12,7 @@ INSTALL = "pip install -e '.[gpu]'"  # CuPy, NVRTC and CUDA's headers; not on ma
 
 
 class Compiled(NamedTuple):
-    """One instance of a kernel.
+    """One instantiation of a kernel.
 
     Attributes
     ----------
@@ -33,7 +33,7 @@ class Compiled(NamedTuple):
 
 
 def options(kernels):
-    """Return the compiler's options for these instances."""
+    """Return the compiler's options for these instantiations."""
     words = {"__half": "-DWITH_HALF", "__nv_bfloat16": "-DWITH_BFLOAT16"}
     named = " ".join(kernels)
     return ("-std=c++17", *(option for word, option in words.items() if word in named))
@@ -47,8 +47,8 @@ def compile(arch="sm_90", kernels=None, source=None):
     arch : str
         "sm_70", "sm_80", ...: "sm_" and the compute capability without its dot.
     kernels : iterable of str, optional
-        C++ names of instances, such as "forward<64, 4, 4>". By default all that can be launched
-        for float32 on a GPU with 227 KiB of shared memory per block.
+        C++ names of instantiations, such as "forward<64, 4, 4>". By default all that can be
+        launched for float32 on a GPU with 227 KiB of shared memory per block.
     source : str, optional
         CUDA C++ to compile instead of layernorm.cu.
 
