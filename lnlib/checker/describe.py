@@ -260,33 +260,40 @@ def _digits(a, b):
     return f"{a:.4g}"
 
 
+class _Sum(NamedTuple):
+    """A sum of an exercise's terms, front * (factor * term + ...); None and {} if there is none."""
+
+    front: str | None
+    factors: dict
+
+    def __str__(self):
+        parts = []
+        for term, factor in self.factors.items():
+            times = "" if abs(factor) == 1 else f"{abs(factor):g} * "
+            parts.append(f"{'-' if factor < 0 else '+'} {times}{term}")
+        written = " ".join(parts).removeprefix("+ ")
+        return written if self.front == "1" else f"{self.front} * ({written})"
+
+
 def _as_sum(output, sums):
     """Say which sum of the exercise's terms an output is and what is wrong with it, or None."""
-    front, factors = _shortest_sum(sums, output.mine)
-    right_front, right_factors = _shortest_sum(sums, output.right)
-    if not factors or (front, factors) == (right_front, right_factors):
+    mine, right = _shortest_sum(sums, output.mine), _shortest_sum(sums, output.right)
+    if not mine.factors or mine == right:
         return None
-    written = " ".join(
-        f"{'-' if f < 0 else '+'} {'' if abs(f) == 1 else f'{abs(f):g} * '}{name}"
-        for name, f in factors.items()
-    ).removeprefix("+ ")
-    text = f"it is {written}." if front == "1" else f"it is {front} * ({written})."
     differ = [
-        f"the factor of {name}" if name in right_factors else name
-        for name, factor in factors.items()
-        if right_factors.get(name) != factor
+        f"the factor of {term}" if term in right.factors else term
+        for term, factor in mine.factors.items()
+        if right.factors.get(term) != factor
     ]
-    if front != right_front:
+    if mine.front != right.front:
         differ.append("what stands in front")
-    missing = [name for name in right_factors if name not in factors]
-    text += f" Not right in this: {', '.join(differ)}." if differ else ""
+    missing = [term for term in right.factors if term not in mine.factors]
+    text = f"it is {mine}." + (f" Not right in this: {', '.join(differ)}." if differ else "")
     return text + (f" Missing: {', '.join(missing)}." if missing else "")
 
 
 def _shortest_sum(sums, values):
-    """Return (front, {term: factor}) of the shortest sum that equals an output; or None, {}.
-
-    Factors are multiples of 1/2.
+    """Return the shortest sum that equals an output; its factors are multiples of 1/2.
 
     Parameters
     ----------
@@ -304,8 +311,8 @@ def _shortest_sum(sums, values):
             factors, *_ = np.linalg.lstsq(scaled[:, some], scaled_goal)
             factors = np.round(2 * factors) / 2
             if np.all(np.abs(scaled[:, some] @ factors - scaled_goal) <= 1e-9):
-                return front, {names[k]: f for k, f in zip(some, factors.tolist())}
-    return None, {}
+                return _Sum(front, {names[k]: f for k, f in zip(some, factors.tolist())})
+    return _Sum(None, {})
 
 
 def _possible_sums(matrix, goal):

@@ -51,8 +51,8 @@ def exercise(outputs, cases, **options):
         return dict(cases() if callable(cases) else copy.deepcopy(cases))
 
     def register(right):
-        rtol = options.get("rtol", True)
-        axes = functions_of(axes_of(right), right) if rtol else []  # True shows no axis
+        shows_axes = options.get("rtol") != 0  # True and False do not
+        axes = functions_of(axes_of(right), right) if shows_axes else []
         known = right.mistakes + axes
         EXERCISES[right.__name__] = Exercise(right, outputs.split(), as_dict, known, **options)
         return right
