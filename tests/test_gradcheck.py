@@ -235,6 +235,13 @@ def test_layer_norm_where_it_is_hard(name, method):
         assert not gradcheck(layer_norm_forward, wrong, *at, method=method, sample=6).passed, k
 
 
+@pytest.mark.parametrize("offset, sigma", [(1e8, 1e-3), (1e11, 1)])
+def test_slopes_are_divided_by_the_steps_taken(offset, sigma):
+    """Far out floats lie apart, and a step that is taken is not the one that was wanted."""
+    at = point((2, 8), offset=offset, sigma=sigma)
+    assert gradcheck(LAYER[0], changed(dx=2), *at, sample=8).verdict == "FAILED"
+
+
 @methods
 def test_constant_rows(method):
     _, gamma, beta = point((6,))
