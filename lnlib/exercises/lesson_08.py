@@ -69,7 +69,7 @@ def _run_normalise(function, rows=ROWS_OF_32):
     return lambda: trial.run(source_of(function(), "normalise"))["y"]
 
 
-def _far_rows(function):
+def _judge_normalised(function):
     """Say if rows with a large mean come out wrong, or what was tried."""
     x = FAR_ROWS[[0, 2]].astype(np.float64)  # (2, 32): the spreads of 1 and 3
     y = _run_normalise(function, FAR_ROWS[[0, 2]])()
@@ -92,7 +92,7 @@ def _lanes(values, *steps, partner=np.bitwise_xor, send_first=False):
     return total
 
 
-@exercise("y", {"five rows of 32": ()}, rtol=1e-4, prepare=_run_normalise, judge=_far_rows)
+@exercise("y", {"five rows of 32": ()}, rtol=1e-4, prepare=_run_normalise, judge=_judge_normalised)
 @mistakes("""
     / 32 => * (1 // 32)  # all sums are 0 times 1 / 32, which is 0 in C: both are whole numbers.
     x - _lanes(x, 1, 2, 4, 8, 16) / 32 => x  # the mean is 0, as 1 / 32 is in C: whole numbers.
@@ -172,7 +172,7 @@ def _run_sums(function):
     return run
 
 
-def _other_threads(function):
+def _judge_sums(function):
     """Say if it is wrong for half as many threads, or how many barriers are enough."""
     source = source_of(function(), "tree_sum")
     values = VALUES[:, : THREADS // 2].copy()
@@ -192,7 +192,7 @@ def _slots(values, first, last):
     return slots
 
 
-@exercise("total squares", {"rows of 128": ()}, rtol=1e-4, prepare=_run_sums, judge=_other_threads)
+@exercise("total squares", {"rows of 128": ()}, rtol=1e-4, prepare=_run_sums, judge=_judge_sums)
 @mistakes("""
     [:, :1] + 0 * total =>
     [:, :1] + 0 * squares =>  # each thread gets its own slot; the sum is in slots[0].
@@ -264,7 +264,7 @@ def _in_chunks(s):
     return y.reshape(5, 1024)[:, :1000] * gamma + beta
 
 
-def _still_wrong(function):
+def _judge_residual(function):
     """Say what is wrong with a kernel whose numbers are right, or how many bytes it moves."""
     source = source_of(function(), "load_sum")
     counts = _residual_trial().traffic(source)
@@ -301,7 +301,7 @@ def _run_residual(function):
     return run
 
 
-@exercise("s y", {"five rows of 1000": ()}, rtol=1e-5, prepare=_run_residual, judge=_still_wrong)
+@exercise("s y", {"five rows of 1000": ()}, rtol=1e-5, prepare=_run_residual, judge=_judge_residual)
 @mistakes("""
     return s => return np.nan * s
         only NaN: nobody writes it, or what += adds to, and registers, never got a value.
