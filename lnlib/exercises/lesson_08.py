@@ -5,6 +5,7 @@ import re
 import numpy as np
 
 from ..checker import Score, mistakes
+from ..checker.edits import replaced
 from ..gpu import read_source
 from ..gpu.listing import function_source
 from ..layernorm import layer_norm_forward
@@ -214,16 +215,14 @@ def _residual_kernel():
 
     The registers of the row are NaN before, so that those which nobody fills can be seen.
     """
-    kernel = function_source("forward")
-    for old, new in (
+    edit = (
         (" forward(", " add_forward("),
         ("const Vector<WIDTH, T> *x,", "const Vector<WIDTH> *a, const Vector<WIDTH> *b,"),
         ("Vector<WIDTH, T> *__restrict__ y,", "Vector<WIDTH> *s, Vector<WIDTH> *__restrict__ y,"),
         ("load<THREADS>(x, start, vectors, xc)", "load_sum<THREADS>(a, b, s, start, vectors, xc)"),
         ("xc[VECTORS];", 'xc[VECTORS]; for (auto &v : xc) for (float &f : v.at) f = nanf("");'),
-    ):
-        kernel = kernel.replace(old, new)
-    return read_source(), kernel
+    )
+    return read_source(), replaced(function_source("forward"), edit)
 
 
 def _residual(D=1000):
@@ -268,6 +267,14 @@ def _judge_residual(function):
     """Say what is wrong with a kernel whose numbers are right, or how many bytes it moves."""
     source = source_of(function(), "load_sum")
     counts = _residual_trial().traffic(source)
+    problem = _problem_of_traffic(counts) or _problem_of_other_sizes(source)
+    if problem := problem or _residual_trial(32, 250).problem_far_away(source):
+        return problem
+    return Score("16 bytes per element, in three orders of the threads; and with vectors of 1.")
+
+
+def _problem_of_traffic(counts):
+    """Say if bytes are moved twice, or by requests for neighbours that are not, or return None."""
     each = {k: (counts[k].loaded + counts[k].stored) / 5000 for k in ("a", "b", "s", "y")}
     if sum(each.values()) > 16.5:
         each = ", ".join(f"{number:.3g} of {name}" for name, number in each.items())
@@ -279,18 +286,18 @@ def _judge_residual(function):
                 f"for, where {5000 // 8} are enough. Load and store whole vectors, one after the "
                 "other: a[start + i], not a[start + i].at[j]."
             )
+
+
+def _problem_of_other_sizes(source):
+    """Say for which threads, vectors or rows the numbers are wrong, or return None."""
     for threads, D, why in (
         (32, 250, "32 threads with 8 vectors of 1: use THREADS, VECTORS and WIDTH"),
         (64, 100, "rows of 100, where threads are left over: fill their row with zero too"),
     ):
         s = _residual(D)["a"] + _residual(D)["b"]
-        mine = _residual_trial(threads, D).run(source)
-        right = {"s": s, "y": _normalised(s, D)}
+        mine, right = _residual_trial(threads, D).run(source), {"s": s, "y": _normalised(s, D)}
         if not all(np.allclose(mine[name], right[name], atol=1e-4) for name in right):
             return f"Right for 64 threads with 4 vectors of 4 and rows of 1000, but not for {why}."
-    if problem := _residual_trial(32, 250).problem_far_away(source):
-        return problem
-    return Score("16 bytes per element, in three orders of the threads; and with vectors of 1.")
 
 
 def _run_residual(function):
