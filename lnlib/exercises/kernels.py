@@ -10,6 +10,7 @@ from ..checker import BadResult, NotChecked
 from ..checker.describe import close
 
 ORDERS = "forward", "reverse", 1  # a kernel must not care who comes first
+TEMPLATES = {64: "<64, 4, 4>", 32: "<32, 8, 1>"}  # threads -> threads, vectors and their width
 FAR = 22_000_000  # rows of at least 200 vectors: behind them, places are above 2**32
 
 NEVER_RIGHT = {  # never right, wherever it stands -> what is wrong with it

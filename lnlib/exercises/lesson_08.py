@@ -10,7 +10,7 @@ from ..gpu import read_source
 from ..gpu.listing import function_source
 from ..layernorm import layer_norm_forward
 from .data import layer
-from .kernels import Trial, code_of, source_of
+from .kernels import TEMPLATES, Trial, code_of, source_of
 from .registry import exercise
 
 THREAD_CASES = {
@@ -207,9 +207,6 @@ def sum_with_barriers():
     return total[:, :1] + 0 * total, squares[:, :1] + 0 * squares
 
 
-KERNELS = {64: "add_forward<64, 4, 4>", 32: "add_forward<32, 8, 1>"}
-
-
 def _residual_kernel():
     """Return layernorm.cu, and its forward kernel with load_sum in place of load.
 
@@ -239,7 +236,7 @@ def _residual_trial(threads=64, D=1000):
     outputs = {"s": (rows, D), "y": (rows, D), "mean": (rows, 1), "mean_lo": (rows, 1)}
     numbers = {"eps": np.float32(1e-5), "one_over_D": np.float32(1 / D)}
     return Trial(
-        KERNELS[threads], rows, threads, inputs, outputs | {"rstd": (rows, 1)},
+        f"add_forward{TEMPLATES[threads]}", rows, threads, inputs, outputs | {"rstd": (rows, 1)},
         numbers | {"rows": np.int64(rows), "D": np.int32(D)}, before, after,
     )  # fmt: skip
 

@@ -13,7 +13,7 @@ import numpy as np
 from ..checker import BadResult, Score, mistakes
 from ..gpu import read_source
 from .data import layer
-from .kernels import Trial, code_of, source_of
+from .kernels import TEMPLATES, Trial, code_of, source_of
 from .lesson_10_rms import rms_backward, rms_forward
 from .registry import exercise
 
@@ -28,7 +28,6 @@ __global__ void __launch_bounds__(THREADS) rms_backward(
     const float *rstd, Vector<WIDTH> *__restrict__ dx, Vector<WIDTH> *__restrict__ partial,
     long long rows, int D)
 """
-TEMPLATES = {64: "<64, 4, 4>", 32: "<32, 8, 1>"}  # threads -> threads, vectors and their width
 GRID, N_ROWS = 4, 11  # two or three rows each, and an even number of blocks: n % 2 is no buffer
 
 
