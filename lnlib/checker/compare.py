@@ -95,19 +95,20 @@ def compare(exercise, cases, results):
     ]
     wrong = [output for output in outputs if output.wrong]
     known = _known_mistakes(exercise, run, wrong) if wrong else []
-    remarks, first = {}, [output.wrong[0] for output in wrong]
-    for output in outputs:
-        if output.wrong:
-            remark = _what_is_wrong(output, outputs, known, exercise, cases)
-        elif len(output.missing) == len(cases):
-            remark = NOT_DONE
-        elif output.missing:
-            first.append(output.missing[0])
-            remark = f"nothing for {output.labels[first[-1]]}: is a return missing?"
-        else:
-            remark = _type_problem(exercise, output) or RIGHT
-        remarks[output.name] = remark
-    return remarks, min(first, default=0)
+    remarks = {o.name: _remark(o, outputs, known, exercise, cases) for o in outputs}
+    not_right = [o.wrong or o.missing for o in outputs if len(o.missing) < len(cases)]
+    return remarks, min((numbers[0] for numbers in not_right if numbers), default=0)
+
+
+def _remark(output, outputs, known, exercise, cases):
+    """Return RIGHT, NOT_DONE, or what is wrong with one of the outputs."""
+    if output.wrong:
+        return _what_is_wrong(output, outputs, known, exercise, cases)
+    if len(output.missing) == len(cases):
+        return NOT_DONE
+    if output.missing:
+        return f"nothing for {output.labels[output.missing[0]]}: is a return missing?"
+    return _type_problem(exercise, output) or RIGHT
 
 
 def _known_mistakes(exercise, run, wrong):
