@@ -373,6 +373,7 @@ def test_gradients_that_cannot_be_compared_fail(case, k):
         assert re.search(f"{NAMES[k]} has {message}", str(report))
     assert wrong_entries(report) == [NAMES[k]] and np.isnan(report.errors[NAMES[k]])
     assert report.checked[NAMES[k]] == (0, at[k].size)
+    assert reports[2].checked == {"directional": (0, 20)}
 
 
 def test_gradient_that_should_be_zero():
