@@ -335,13 +335,8 @@ def test_cxx_that_is_no_command(monkeypatch, command):
 
 def test_cxx_that_is_no_compiler(monkeypatch):
     monkeypatch.setenv("CXX", f"{sys.executable} -c 1/0")
-    monkeypatch.setattr(build, "_temporary", lambda: temporary)
-    with tempfile.TemporaryDirectory() as name:
-        temporary = type("Temporary", (), {"name": name})
-        with pytest.raises(
-            EmulationError, match="does not compile the emulator: ZeroDivisionError"
-        ):
-            launch("out[t] = 0; // not compiled")
+    with pytest.raises(EmulationError, match="does not compile the emulator: ZeroDivisionError"):
+        launch("out[t] = 0; // not compiled")
 
 
 @pytest.mark.skipif(not shutil.which("gcc"), reason="no gcc")
@@ -356,13 +351,20 @@ def test_folder_that_runs_no_programs(monkeypatch):
     assert not emulator.available() and "set TMPDIR to another folder" in emulator.status()
 
 
-def test_folder_deleted():
+@pytest.fixture
+def own_folder(monkeypatch, tmp_path):
+    """A folder for what is compiled that no other test uses, with the emulator in it."""
     launch("out[t] = 1;")
-    folder = build.folder()
-    kept = folder.rename(f"{folder}-kept")
-    assert (launch("out[t] = 1;") == 1).all()
-    shutil.rmtree(folder)
-    kept.rename(folder)
+    for compiled in build.folder().glob("emulator-*.o"):
+        shutil.copy(compiled, tmp_path)
+    monkeypatch.setenv(build.KEPT, str(tmp_path))
+    return tmp_path
+
+
+def test_folder_deleted(own_folder):
+    for _ in range(2):
+        assert (launch("out[t] = 1;") == 1).all()
+        shutil.rmtree(own_folder)
 
 
 def test_first_use_by_many_threads():
@@ -381,17 +383,11 @@ def test_a_kernel_that_never_ends():
         launch("while (true) ;", seconds=1)
 
 
-def compiled_emulator():
-    """Return code that spares another Python its compilation."""
-    launch("out[t] = 1;")
-    return (
-        "import shutil\nfrom lnlib.emulator import EmulationError, Launch, build, run\n"
-        f"shutil.copy({str(build.folder() / 'emulator.o')!r}, build.folder())\n"
-    )
+IMPORTS = "from lnlib.emulator import EmulationError, Launch, build, run\n"
 
 
 def test_text_beyond_ascii_in_any_locale():
-    code = compiled_emulator() + (
+    code = IMPORTS + (
         "source = '__global__ void test() { /* \\u00fc */ \"\\u00fc\" \\u00fc; }'\n"
         "try: run(Launch(source, 'test', 1, 1, {}))\n"
         "except EmulationError as error: print(ascii(error))"
@@ -402,20 +398,26 @@ def test_text_beyond_ascii_in_any_locale():
     assert "kernel.cu:1: error" in done.stdout, done
 
 
+def test_what_was_compiled_is_removed_when_python_ends():
+    code = IMPORTS + "build.folder().joinpath('program').touch(); print(build.folder())"
+    environment = os.environ | {build.KEPT: ""}
+    command = [sys.executable, "-c", code]
+    done = subprocess.run(command, capture_output=True, text=True, env=environment)
+    folder = done.stdout.strip()
+    assert os.path.dirname(folder) == tempfile.gettempdir() and not os.path.exists(folder)
+
+
 @pytest.mark.skipif(not shutil.which("pgrep"), reason="no pgrep")
-def test_it_ends_without_the_one_that_started_it():
-    code = compiled_emulator() + (
-        "print(build.folder(), flush=True)\n"
+def test_it_ends_without_the_one_that_started_it(own_folder):
+    code = IMPORTS + (
         "source = 'extern \"C\" int pause(); __global__ void test() { while (true) pause(); }'\n"
         "run(Launch(source, 'test', 1, 1, {}), seconds=3)"
     )
 
     def running():
-        command = ["pgrep", "-f", folder]
-        return subprocess.run(command, capture_output=True).stdout
+        return subprocess.run(["pgrep", "-f", own_folder], capture_output=True).stdout
 
-    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True) as one:
-        folder = one.stdout.readline().strip()
+    with subprocess.Popen([sys.executable, "-c", code]) as one:
         while not running():
             assert one.poll() is None
             time.sleep(0.1)
@@ -425,5 +427,3 @@ def test_it_ends_without_the_one_that_started_it():
             break
         time.sleep(0.1)
     assert not running()
-    assert os.path.dirname(folder) == tempfile.gettempdir()  # before it is removed
-    shutil.rmtree(folder)
