@@ -62,6 +62,8 @@ def peak_of(function, *args, **kwargs):
 
 _, PEAK = peak_of(lambda a: (a + a) + a, np.ones(2**20))
 ELIDES = PEAK < 12 * 2**20  # NumPy wrote over its temporary
+# NumPy 2.0 takes its buffer also where it adds up rows of float64; 2.4 does not.
+BUFFER = max(peak_of(np.sum, np.ones((64, 512)), axis=0)[1] - 2**13, 0)
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
@@ -75,6 +77,7 @@ def test_peak_memory(variant, N, D, dtype):
         _, second = peak_of(LAYERS[variant].backward, dy, cache, **options)
         for direction, peak in (("forward", first), ("backward", second)):
             predicted = cost.cost(variant, direction, N, D, dtype, out=out, elides=ELIDES).peak
+            predicted += BUFFER if variant == "blocked" and D < blocked.LONG_ROW else 0
             assert peak == pytest.approx(predicted, rel=0.05, abs=0.02 * x.nbytes)
 
 
