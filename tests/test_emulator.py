@@ -62,7 +62,7 @@ def launch_one(bodies, body, parameters="float *out", *arguments, **how):
 
 
 LANES = np.arange(64)
-HEAD = "template <class T, int N> struct Row { T at[N]; };"
+ROW_STRUCT = "template <class T, int N> struct Row { T at[N]; };"
 WORDS = {  # body of a kernel: what the 64 threads leave in out
     "out[t] = __shfl_xor_sync(0xffffffff, t, 3);": LANES ^ 3,
     "out[t] = __shfl_xor_sync(0xffffffff, t, 3, 16);": LANES ^ 3,
@@ -105,7 +105,9 @@ WORDS = {  # body of a kernel: what the 64 threads leave in out
 @pytest.mark.parametrize("body", WORDS)
 def test_words(body, capfd):
     for order in ORDERS if "sync" in body else ["forward"]:
-        out = launch_one(WORDS, body, order=order, shared=1024 * ("extern" in body), head=HEAD)
+        out = launch_one(
+            WORDS, body, order=order, shared=1024 * ("extern" in body), head=ROW_STRUCT
+        )
         assert np.array_equal(out, WORDS[body], equal_nan=True)
     assert capfd.readouterr().out.startswith("out 1 2 3 4 5\n" if "printf" in body else "")
 

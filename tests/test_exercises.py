@@ -36,7 +36,7 @@ from lnlib.exercises import EXERCISES, check, inputs
 from lnlib.exercises.data import SLIPS
 from lnlib.exercises.registry import AXES
 
-HEAD = re.compile(r"^(●○○|●●○|●●●) · (\d+) minutes · about (\d+) lines?$", re.MULTILINE)
+DIFFICULTY = re.compile(r"^(●○○|●●○|●●●) · (\d+) minutes · about (\d+) lines?$", re.MULTILINE)
 each_lesson = pytest.mark.parametrize("path", LESSONS, ids=lambda path: path.stem)
 each_exercise = pytest.mark.parametrize("name", ASKED)
 
@@ -83,12 +83,12 @@ def test_stub_is_not_done_yet_and_solution_is_right(name):
 def test_text_of_the_exercise_is_true(name):
     part, source = ASKED[name], SOLVED[name].source
     hints = part.text.count("<details><summary>Hint</summary>")
-    assert HEAD.search(part.text) and hints == ("no hints" not in part.text)
+    assert DIFFICULTY.search(part.text) and hints == ("no hints" not in part.text)
     head = ast.parse(source).body[-1]
     first = head.body[1].lineno if ast.get_docstring(head) else 0
     lines = [line for line in source.splitlines()[first - 1 :] if line.strip()]
     yours = Counter(lines) - Counter(part.source.splitlines())
-    promised = int(HEAD.search(part.text)[3])
+    promised = int(DIFFICULTY.search(part.text)[3])
     assert abs(yours.total() - promised) <= max(1, promised // 4), yours
 
 
