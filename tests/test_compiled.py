@@ -45,9 +45,9 @@ def test_rows_with_an_outlier_and_dy_along_x_hat(D):
 
 @needs_a_compiler
 def test_columns_of_many_rows():
-    N, D = 200_000, 32
+    N, D = 50_000, 16
     x = rng.standard_normal((N, D), dtype=np.float32)
-    dy = 1 + rng.standard_normal((N, D), dtype=np.float32)
+    dy = 1 + x  # so that the terms of either sum have a mean
     gamma, beta = np.ones((2, D), np.float32)
     for errors in fractions(passes(dy, x, gamma, beta, True), dy, x, gamma, beta):
         assert errors.max() <= AT_LARGE

@@ -65,14 +65,12 @@ def test_every_exercise_stands_in_one_lesson():
 
 @each_exercise
 def test_stub_is_not_done_yet_and_solution_is_right(name):
-    """Of a kernel, which stands in the solution alone, the right answer is a twin in NumPy."""
+    """nbval lets `check` say so again. Of a kernel the right answer is a twin in NumPy."""
     part, solved, right = ASKED[name], SOLVED[name], EXERCISES[name].right
     assert part.check == solved.check == f"check({name})"
     assert part.verdict.startswith(f"{name}: not done yet")
     assert solved.verdict.startswith(f"{name}: right\n")
     stub = function(name, part.source)
-    assert repr(check(stub)) == part.verdict
-    assert repr(check(function(name, solved.source))) == solved.verdict
     assert [*inspect.signature(stub).parameters] == [*inspect.signature(right).parameters]
     cell = solved.source[re.search("^def ", solved.source, re.MULTILINE).start() :]
     if "__device__" not in cell and "head" not in cell:
