@@ -97,11 +97,7 @@ def test_empty_begins_on_a_line():
         assert array.shape == np.empty(shape).shape and array.flags.c_contiguous
 
 
-def test_without_a_compiler_there_is_nothing_to_call(monkeypatch):
-    monkeypatch.setattr(compiled, "compiler", lambda: None)
-    assert compiled.load("-DNOTHING") is None
-
-
-def test_a_compiler_that_fails_is_none(monkeypatch):
-    monkeypatch.setattr(compiled, "compiler", lambda: ["false"])
-    assert compiled.load("-DFAILS") is None
+@pytest.mark.parametrize("command", [None, ["false"]])
+def test_without_a_compiler_that_works_there_is_nothing_to_call(monkeypatch, command):
+    monkeypatch.setattr(compiled, "compiler", lambda: command)
+    assert compiled.load(f"-D{command}") is None

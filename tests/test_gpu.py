@@ -804,7 +804,14 @@ def test_benchmark_without_a_gpu(monkeypatch, capsys):
 
 # ---- On a GPU ------------------------------------------------------------------------------------
 
-needs_gpu = pytest.mark.skipif(not gpu.available(), reason="needs a GPU")
+
+@pytest.fixture
+def a_gpu():
+    if not gpu.available():  # asked here: it takes a second to import CuPy
+        pytest.skip("needs a GPU")
+
+
+needs_gpu = pytest.mark.usefixtures("a_gpu")
 
 
 def on_gpu(dy, x, gamma, beta, kernel="backward", width=None):
