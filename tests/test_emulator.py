@@ -1,6 +1,5 @@
 """The emulator: what it lets a kernel do, what it reports, what it counts, and what it needs."""
 
-import doctest
 import importlib.util
 import os
 import shutil
@@ -18,11 +17,6 @@ from lnlib import emulator
 from lnlib.emulator import EmulationError, Launch, Unsupported, build, compiler, run
 
 ORDERS = ["forward", "reverse", 1]
-
-
-@pytest.mark.skipif(not shutil.which("addr2line"), reason="no addr2line: no numbers of lines")
-def test_the_example():
-    assert doctest.testmod(emulator) == (0, 8)
 
 
 # ---- The words of CUDA, one small kernel each ----------------------------------------------------
