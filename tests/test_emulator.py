@@ -142,6 +142,7 @@ NOT_COMPILED = {  # the same
         r"compile: kernel.cu:4: error: .*__syncthread.*\n    out\[t\] = __syncthread\(\);",
     "out[t] = 1\n;out[t] = 2 out;": r"kernel.cu:5: error: expected .*\n    ;out\[t\] = 2 out;",
     "auto f = [](float v) -> float { v + 1; }; out[t] = f(t);": "compile: kernel.cu:4: error: n",
+    "float v[t + 1]; out[t] = v[0] = t;": r"kernel.cu:4: error: .*\n    float v",
     "# variance\nout[t] = 1;": r"cu:4: error: invalid preprocessing directive.*\n    # variance",
 }  # fmt: skip
 

@@ -152,12 +152,6 @@ def test_launch_bounds(bound, order):
     assert run(given._replace(threads=32), order)["out"].sum() == 96
 
 
-def test_arrays_whose_length_is_not_constant():
-    source = "__global__ void test(int n)\n{\n    float v[n];\n    v[0] = n;\n}"
-    with pytest.raises(EmulationError, match="kernel.cu:3: error: .*\n    float v"):
-        run(Launch(source, "test", 1, 1, {"n": np.int32(3)}))
-
-
 # ---- Valid kernels: body -> out, in every order --------------------------------------------------
 
 S = T + 0.0
