@@ -354,7 +354,7 @@ def own_folder(monkeypatch, tmp_path):
     launch("out[t] = 1;")
     for compiled in build.folder().glob("emulator-*.o"):
         shutil.copy(compiled, tmp_path)
-    monkeypatch.setenv(build.KEPT, str(tmp_path))
+    monkeypatch.setenv(build.FOLDER_VARIABLE, str(tmp_path))
     return tmp_path
 
 
@@ -397,7 +397,7 @@ def test_text_beyond_ascii_in_any_locale():
 
 def test_what_was_compiled_is_removed_when_python_ends():
     code = IMPORTS + "build.folder().joinpath('program').touch(); print(build.folder())"
-    environment = os.environ | {build.KEPT: ""}
+    environment = os.environ | {build.FOLDER_VARIABLE: ""}
     command = [sys.executable, "-c", code]
     done = subprocess.run(command, capture_output=True, text=True, env=environment)
     folder = done.stdout.strip()

@@ -18,7 +18,7 @@ from .translate import EmulationError, errors_in, explain, translate
 
 FOLDER = Path(__file__).parent
 REFUSED = "-Werror=return-type", "-Werror=vla"
-KEPT = "CUDA_EMULATOR_FOLDER"  # may name a folder, for several processes to compile a kernel once
+FOLDER_VARIABLE = "CUDA_EMULATOR_FOLDER"  # of the environment
 LOCK = threading.Lock()  # one compilation at a time
 call = functools.partial(subprocess.run, capture_output=True, encoding="utf-8", errors="replace")
 
@@ -155,8 +155,8 @@ def with_lines(text, program):
 
 
 def folder():
-    """Return the folder of what was compiled: that of KEPT, or one that Python's exit removes."""
-    path = Path(os.environ.get(KEPT) or _temporary().name)
+    """Return the folder of what was compiled: as the environment says, or one for this Python."""
+    path = Path(os.environ.get(FOLDER_VARIABLE) or _temporary().name)
     path.mkdir(exist_ok=True)  # again, if somebody has deleted it
     return path
 
