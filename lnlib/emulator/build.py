@@ -111,8 +111,13 @@ def _compile_and_link(program, text, launch, is_valid):
 
 def _digest(*texts):
     """Return a name for what this compiler makes of the emulator and of these texts."""
-    files = [path.read_text(encoding="utf-8") for path in sorted(FOLDER.glob("emulator.*"))]
-    return hashlib.sha256(repr((compiler(), files, texts)).encode()).hexdigest()
+    return hashlib.sha256("\0".join([*compiler(), *_emulator(), *texts]).encode()).hexdigest()
+
+
+@functools.cache
+def _emulator():
+    """Return the texts of the emulator."""
+    return [path.read_text(encoding="utf-8") for path in sorted(FOLDER.glob("emulator.*"))]
 
 
 def _require(done, problem):
