@@ -96,12 +96,16 @@ extern "C" void sum_rows(const float *x, float *sums, long N, long D, long parts
   }
 }
 
-extern "C" void forward(const float *x, const float *gamma, const float *beta, float *y,
-                        float *mean, float *mean_lo, float *rstd, long N, long D, long stream) {
+extern "C" void forward(const float *x, const float *gamma, const float *beta,
+                        float *y, float *mean, float *mean_lo, float *rstd,
+                        long N, long D, long stream) {
   stream = stream && whole_lines(y, D);
   for (long n = 0; n < N; n++, x += D, y += D) {
     Sum sum, left, squares;
-    each(D, [&](long d, int k, auto kind) { sum.add(k, load(x + d, kind) - x[0]); }, sum);
+    auto add_up = [&](long d, int k, auto kind) {
+      sum.add(k, load(x + d, kind) - x[0]);
+    };
+    each(D, add_up, sum);
     float m = mean[n] = x[0] + sum.total / D;
     auto centre = [&](long d, int k, auto kind) {
       auto xc = load(x + d, kind) - m;
@@ -113,7 +117,8 @@ extern "C" void forward(const float *x, const float *gamma, const float *beta, f
     float r = rstd[n] = 1 / sqrt(squares.total / D - lo * lo + 1e-5);
     each(D, [&](long d, int, auto kind) {
       auto x_hat = ((load(x + d, kind) - m) - lo) * r;
-      store(y + d, x_hat * load(gamma + d, kind) + load(beta + d, kind), stream);
+      auto gain = load(gamma + d, kind), shift = load(beta + d, kind);
+      store(y + d, x_hat * gain + shift, stream);
     });
   }
 }

@@ -33,7 +33,21 @@ if repository := os.environ.get("GITHUB_REPOSITORY"):  # where GitHub's workflow
         "launch_buttons": {
             "notebook_interface": "jupyterlab",
             "binderhub_url": "https://mybinder.org",
+            "colab_url": "https://colab.research.google.com",
             # Where the workflow publishes notebooks/lite: beside the book.
             "jupyterlite_url": f"{published}/lite/lab/index.html",
         },
     }
+
+
+def open_prepared_pages(app, page, template, context, document):
+    """Lead Colab's button to the branch `colab`, whose pages install the course (colab.py)."""
+    for group in context["header_buttons"]:
+        for button in group.get("buttons", []):
+            if button["text"] == "Colab":
+                button["url"] = button["url"].replace("/blob/main/", "/blob/colab/")
+
+
+def setup(app):
+    """Register what this book adds to Sphinx."""
+    app.connect("html-page-context", open_prepared_pages, priority=600)  # after the theme's

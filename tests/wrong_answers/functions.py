@@ -16,6 +16,8 @@ WIDE += "    rstd = (1 / np.sqrt(rstd)).astype(x.dtype)"
 TUPLE = "dz + layer_norm_backward(dz, cache),"
 DIFFERENCE = "d * d, axis=-1) - np.mean(d, axis=-1) ** 2"
 PRODUCT = "d * (d - np.mean(d, axis=-1, keepdims=True)), axis=-1)"
+WIDER = "(np.mean((d := d.astype(float)) * d, axis=-1) - np.mean(d, axis=-1) ** 2)"
+WIDER += ".astype(x.dtype)"
 
 WRONG = [
     ("row_mean", ", keepdims=True", "", "keepdims=True keeps"),
@@ -23,7 +25,8 @@ WRONG = [
     ("backward_by_hand", "(dy * x_hat).sum(axis=(0, 1))", BY_GAMMA, "NaN where gamma is 0"),
     ("backward_by_hand", ".sum(axis=(0, 1))", "", "dgamma, dbeta: not summed: every row uses"),
     ("prenorm_backward", "dz + dx,", TUPLE, "is one of them a tuple, from a function"),
-    ("shifted_variance", "x[..., :1]", "x.mean(-1)[..., None]", "Two passes, or a wider type?"),
+    ("shifted_variance", "x[..., :1]", "x.mean(-1)[..., None]", "but not by one pass"),
+    ("shifted_variance", f"np.mean({DIFFERENCE}", WIDER, "by a wider type inside"),
     ("shifted_variance", "x[..., :1]", "x[..., 1:2]", "shifted by another entry"),
     ("shifted_variance", DIFFERENCE, PRODUCT, "by two passes over the shifted x"),
     ("shifted_variance", "d = x", "x = x.astype(float); d = x", "right, but float64; the input"),
