@@ -569,7 +569,7 @@ def test_occupancy_of_a_launch():
 
 
 @needs_nvrtc
-def test_ptx_has_what_the_lesson_shows():
+def test_vector_loads_shuffles_and_barriers_in_ptx():
     names = ["forward<64, 4, 4>", "forward<64, 16, 1>", "forward<32, 1, 4>"]
     wide, narrow, warp = (kernel.ptx for kernel in gpu.compile("sm_90", names).values())
     x_gamma_beta = 4 + 4 + 4
