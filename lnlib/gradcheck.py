@@ -211,9 +211,20 @@ def adjoint_check(jvp, forward, backward, x, gamma, beta, *, rtol=1e-12, seed=0)
 
 
 class _Slope(NamedTuple):
-    """The derivative less what the gradients predict, its error, its terms' size, and the step.
+    """A numerical derivative along a direction, less what the gradients predict of it.
 
-    The bend is half the difference of the slopes on either side.
+    Attributes
+    ----------
+    value : float
+        0 if the gradients are right.
+    error : float
+        Of the value, as estimated.
+    size : float
+        The sum of the sizes of the derivative's terms.
+    step : float
+        With which the derivative was taken.
+    bend : float
+        Half the difference of the slopes on either side.
     """
 
     value: float
@@ -221,6 +232,9 @@ class _Slope(NamedTuple):
     size: float
     step: float = 0.0
     bend: float = 0.0
+
+
+_UNKNOWN = _Slope(*[np.nan] * 5)
 
 
 class _Probe:
@@ -246,13 +260,8 @@ class _Probe:
             raise ValueError(f'method must be "central" or "complex", got {method!r}')
         if rtol is not None and not rtol > 0:
             raise ValueError(f"rtol must be positive, got {rtol}")
-        arrays = [np.asarray(a) for a in (x, gamma, beta)]
-        for name, array in zip(("x", "gamma", "beta"), arrays):
-            if array.dtype.kind not in "fiu":
-                raise TypeError(f"{name} must be real, got dtype {array.dtype}")
-        dims = self.shapes = [a.shape for a in arrays]
-        if 0 in dims[0] or not dims[0][-1:] == dims[1] == dims[2] != ():
-            raise ValueError(f"x, gamma, beta must be (..., D), (D,), (D,), not empty, got {dims}")
+        arrays = _checked_arrays(x, gamma, beta)
+        self.shapes = [array.shape for array in arrays]
         self.starts = np.cumsum([0, arrays[0].size, arrays[1].size])
         self.point = np.concatenate(arrays, axis=None, dtype=np.float64)
         self.rng = np.random.default_rng([seed, 2016])  # not a caller's default_rng(seed)
@@ -299,6 +308,18 @@ class _Probe:
         return np.array(self.forward(*self.arrays(vector))[0])
 
 
+def _checked_arrays(x, gamma, beta):
+    """Return x, gamma and beta as arrays; TypeError or ValueError if they do not fit."""
+    arrays = [np.asarray(a) for a in (x, gamma, beta)]
+    for name, array in zip(("x", "gamma", "beta"), arrays):
+        if array.dtype.kind not in "fiu":
+            raise TypeError(f"{name} must be real, got dtype {array.dtype}")
+    dims = [array.shape for array in arrays]
+    if 0 in dims[0] or not dims[0][-1:] == dims[1] == dims[2] != ():
+        raise ValueError(f"x, gamma, beta must be (..., D), (D,), (D,), not empty, got {dims}")
+    return arrays
+
+
 def _held(y, point):
     """Return the dtype of y, or that of fewer digits which holds y if it does not hold the point.
 
@@ -312,23 +333,31 @@ def _held(y, point):
 
 
 def _slope(probe, method, direction, rtol, h=None, reach=1.1):
-    """Return the slope along a direction; the largest step is reach times the array."""
-    ends = zip(*(np.maximum.reduceat(np.abs(v), probe.starts) for v in (probe.point, direction)))
-    start = max(reach * max(1, size) / move for size, move in ends if move)
-    if method == "central":
-        moved = np.zeros(probe.dy.shape, bool)  # by any step so far
-        measure = functools.partial(_central_difference, probe, direction, moved)
-        if h is not None:
-            return measure(h)._replace(error=0.0)
-        found = _extrapolated(measure, start)
-        # What y changes by less than its rounding, no step shows.
-        hidden = probe.eps / 2 * np.sum(np.abs(probe.dy * probe.y0)) / start
-        return found._replace(error=found.error + hidden)
-    found = _complex_step(probe, direction, h or _TINY * start)
+    """Return the slope along a direction; no step moves an array by more than reach times it."""
+    sizes, moves = np.maximum.reduceat(np.abs([probe.point, direction]), probe.starts, axis=1)
+    longest = max(reach * max(1, size) / move for size, move in zip(sizes, moves) if move)
+    if method == "complex":
+        return _complex_slope(probe, direction, rtol, h, _TINY * longest)
+    measure = _central_differences(probe, direction)
+    if h is not None:
+        return measure(h)._replace(error=0.0)
+    found = _extrapolated(measure, longest)
+    # What y changes by less than its rounding, no step shows.
+    hidden = probe.eps / 2 * np.sum(np.abs(probe.dy * probe.y0)) / longest
+    return found._replace(error=found.error + hidden)
+
+
+# ---- The complex step ----------------------------------------------------------------------------
+
+
+def _complex_slope(probe, direction, rtol, h, tiny):
+    """Return the slope by a complex step of h, or by a tiny one, then with its error."""
+    found = _complex_step(probe, direction, h or tiny)
     if h is None and abs(found.value) > rtol * found.size:
         # Another step is rounded in another way, and that is all that it changes.
-        steps = _TINY * start * (1 + np.arange(9) / 9)
-        found = found._replace(error=np.ptp([_complex_step(probe, direction, s)[0] for s in steps]))
+        steps = tiny * (1 + np.arange(9) / 9)
+        others = [_complex_step(probe, direction, step).value for step in steps]
+        found = found._replace(error=np.ptp(others))
     return found
 
 
@@ -338,112 +367,6 @@ def _complex_step(probe, direction, h):
         raise TypeError("forward must carry complex input through to y; it returned a real y")
     terms = probe.dy * y.imag / h
     return _Slope(terms.sum() - probe.gradient @ direction, 0.0, np.abs(terms).sum())
-
-
-def _central_difference(probe, direction, moved, h):
-    """Return the slope, whose error is what the rounding explains of the y that steps moved."""
-    # |p| + |s| is a float, so p lies halfway between the floats p + s and p - s.
-    size, wanted = np.abs(probe.point), h * direction
-    away = size + np.abs(wanted) - size
-    steps = np.copysign(away, wanted)
-    off, whole = np.add.reduceat(np.abs([steps - wanted, wanted]), probe.starts, axis=1)
-    if np.any(off > whole / 10):  # floats are too far apart for this step
-        return _Slope(np.nan, np.nan, np.nan)
-    high, low = probe.y(probe.point + steps), probe.y(probe.point - steps)
-    moved[(high != probe.y0) | (low != probe.y0)] = True
-    terms = probe.dy * (high - low) / 2
-    rounding = probe.eps / 2 * np.sum(np.abs(probe.dy) * (np.abs(high) + np.abs(low)), where=moved)
-    step = away.max() / np.abs(direction).max()
-    change = terms.sum() - probe.gradient @ steps
-    bend = np.abs(np.sum(probe.dy * ((high - probe.y0) + (low - probe.y0)) / 2))
-    return _Slope(*(n / step for n in (change, rounding, np.abs(terms).sum())), step, bend / step)
-
-
-def _extrapolated(measure, start):
-    """Return the slope at step 0, from the largest steps that tell it.
-
-    The step shrinks by 64 until slopes settle. Then more steps are taken, smaller ones if the
-    error is mostly truncation and larger ones if it is rounding, until the error is small. A bend
-    that does not shrink with the step is a kink, and adds to the error.
-    """
-    measure, top, kink = functools.cache(measure), start, 0.0
-    with np.errstate(all="ignore"):
-        while top > start / 1e60:
-            coarse, middle, fine = (measure(top / n) for n in (1, 64, 4096))
-            if fine.bend <= middle.bend / 8 + fine.size / 1e7:
-                kink = 0.0
-            elif fine.bend > _SAFETY * (2 * fine.error + abs(middle.value - fine.value)):
-                kink = fine.bend
-            if _settled(coarse, middle, fine):
-                break
-            top /= 64
-        steps = {top, top / 64, top / 4096}
-        within = 2 * abs(middle.value - fine.value) + _SAFETY * (middle.error + fine.error)
-        smaller = (4**n for n in (1, 2, 4, 5, 7, 8, 9, 10, 11))
-        larger = iter((4, 16, 2, 8, 1 / 4, 1 / 2))
-        while True:
-            slopes = [measure(h) for h in sorted(steps)[::-1]]
-            best, rounding = _ridders(slopes, middle.value, within)
-            divisor = next(larger if best.error < 2 * rounding else smaller, None)
-            if best.error <= _ENOUGH * best.size or best.size == 0 or divisor is None:
-                # At the kink of |x| a slope of exactly 0 tells nothing.
-                return best._replace(value=best.value or kink, error=best.error + kink)
-            steps.add(top / divisor)
-
-
-def _settled(coarse, middle, fine):
-    """Say whether slopes at three steps, each 64 times smaller, agree, and better and better.
-
-    From afar x + tanh(x) looks like x: then slopes agree too, but less and less. At a kink all
-    slopes agree, but those on either side of it do not come closer.
-    """
-    first, second = abs(coarse.value - middle.value), abs(middle.value - fine.value)
-    apart = max(first, abs(coarse.size - middle.size)) - middle.size / 5
-    agree = apart <= _SAFETY * middle.error
-    better = second <= first / 4 + _SAFETY * (middle.error + fine.error)
-    smooth = fine.bend <= middle.bend / 8 + _SAFETY * (2 * fine.error + second) + fine.size / 1e7
-    return not fine.step > 0 or (agree and better and smooth)
-
-
-def _ridders(slopes, near, within):
-    """Return the best of Neville's extrapolations in step**2, and the rounding in its error.
-
-    Each is made of two numbers, from longer steps and from shorter ones. Its error is the distance
-    from both, and their rounding. It is larger for what lies further from near than within: large
-    steps may agree by chance.
-    """
-    slopes = [slope for slope in slopes if np.isfinite(slope).all()]
-    best, rounding = _Slope(np.nan, np.inf, np.nan), np.inf
-    values, noise, sizes, steps = np.reshape(slopes, (-1, len(_Slope._fields)))[:, :4].T
-    noise = noise * _excess(slopes)
-    for k in range(1, len(slopes)):
-        coarse, fine, ratio = values[:-1], values[1:], (steps[:-k] / steps[k:]) ** 2 - 1
-        values = fine + (fine - coarse) / ratio
-        noise = noise[1:] + (noise[1:] + noise[:-1]) / ratio
-        errors = np.maximum(np.abs(values - fine), np.abs(values - coarse)) + noise
-        errors = np.fmax(errors, np.abs(values - near) - within)
-        i = np.argmin(np.nan_to_num(errors, nan=np.inf))
-        if errors[i] < best.error:
-            best, rounding = _Slope(values[i], errors[i], sizes[i + k]), noise[i]
-    return best, rounding
-
-
-def _excess(slopes):
-    """Return the factor by which the last two slopes differ more than can be explained, or 1.
-
-    Truncation explains a part, by the two slopes before, and the error of the last one another.
-    """
-    if len(slopes) < 3:
-        return 1
-    long, middle, short = slopes[-3:]
-    truncation = 4 * abs(long.value - middle.value) * (middle.step / long.step) ** 2
-    return max(1, (abs(middle.value - short.value) - truncation) / short.error)
-
-
-def _move(d, rng):
-    """Return a random move of about the same effect for every entry of the gradient d."""
-    size = np.abs(d).max() or 1
-    return rng.standard_normal(d.size) / np.maximum(np.abs(d), size / 1000) / np.sqrt(d.size)
 
 
 def _not_analytic(probe):
@@ -458,24 +381,180 @@ def _not_analytic(probe):
     return {"forward": f"no complex derivative: {slopes}. {advice}"}
 
 
+# ---- Central differences, extrapolated to step 0 -------------------------------------------------
+
+
+def _central_differences(probe, direction):
+    """Return a function of h: the slope by steps of h, whose error is what rounding explains."""
+    moved = np.zeros(probe.dy.shape, bool)  # the entries of y that any step so far has changed
+
+    def measure(h):
+        steps = _exact_steps(probe, h * direction)
+        if steps is None:
+            return _UNKNOWN
+        high, low = probe.y(probe.point + steps), probe.y(probe.point - steps)
+        moved[(high != probe.y0) | (low != probe.y0)] = True
+        terms = probe.dy * (high - low) / 2
+        change = terms.sum() - probe.gradient @ steps
+        sizes = np.abs(probe.dy) * (np.abs(high) + np.abs(low))
+        rounding = probe.eps / 2 * np.sum(sizes, where=moved)
+        bend = np.abs(np.sum(probe.dy * ((high - probe.y0) + (low - probe.y0)) / 2))
+        step = np.abs(steps).max() / np.abs(direction).max()
+        return _Slope(change / step, rounding / step, np.abs(terms).sum() / step, step, bend / step)
+
+    return measure
+
+
+def _exact_steps(probe, wanted):
+    """Return steps near the wanted ones, so that point + step and point - step are floats.
+
+    Return None where floats are so far apart that the steps of an array change by a tenth.
+    """
+    size = np.abs(probe.point)
+    steps = np.copysign(size + np.abs(wanted) - size, wanted)
+    off, whole = np.add.reduceat(np.abs([steps - wanted, wanted]), probe.starts, axis=1)
+    return None if np.any(off > whole / 10) else steps
+
+
+def _extrapolated(measure, longest):
+    """Return the slope at step 0, and how well it is known.
+
+    Parameters
+    ----------
+    measure : callable
+        Of a step: the `_Slope` with that step.
+    longest : float
+        The step to begin with.
+    """
+    measure = functools.cache(measure)
+    with np.errstate(all="ignore"):
+        steps, kink = _settled_steps(measure, longest)
+        best = _refined(measure, steps)
+        # At the kink of |x| a slope of exactly 0 tells nothing.
+        return best._replace(value=best.value or kink, error=best.error + kink)
+
+
+def _settled_steps(measure, longest):
+    """Return the longest steps that tell the slope, each a 64th of the one before, and the kink.
+
+    The kink is a bend that does not shrink with the step: so far off may the slope be.
+    """
+    step, kink = longest, 0.0
+    while True:
+        steps = step, step / 64, step / 4096
+        coarse, middle, fine = map(measure, steps)
+        if _bends_less(middle, fine):
+            kink = 0.0
+        elif fine.bend > _explained(middle, fine):
+            kink = fine.bend
+        if _settled(coarse, middle, fine) or step < longest / 1e60:
+            return steps, kink
+        step /= 64
+
+
+def _settled(coarse, middle, fine):
+    """Say whether the slopes at three steps agree, and better and better.
+
+    From afar x + tanh(x) looks like x: then slopes agree too, but less and less. At a kink all
+    slopes agree, but those on either side of it do not come closer.
+    """
+    if not fine.step > 0:  # floats are too far apart for smaller steps
+        return True
+    first, second = abs(coarse.value - middle.value), abs(middle.value - fine.value)
+    apart = max(first, abs(coarse.size - middle.size))
+    agree = apart - middle.size / 5 <= _SAFETY * middle.error
+    better = second <= first / 4 + _SAFETY * (middle.error + fine.error)
+    return agree and better and _bends_less(middle, fine, _explained(middle, fine))
+
+
+def _bends_less(middle, fine, explained=0.0):
+    """Say whether the slopes on either side come closer as the step shrinks."""
+    return fine.bend <= middle.bend / 8 + fine.size / 1e7 + explained
+
+
+def _explained(middle, fine):
+    """Return how large a bend rounding and truncation make."""
+    return _SAFETY * (2 * fine.error + abs(middle.value - fine.value))
+
+
+def _refined(measure, steps):
+    """Take more steps until the extrapolated slope is well known, or there are no more to try.
+
+    They are longer ones if its error is mostly rounding, and shorter ones if it is truncation.
+    """
+    first, (_, middle, fine) = steps[0], map(measure, steps)
+    within = 2 * abs(middle.value - fine.value) + _SAFETY * (middle.error + fine.error)
+    longer = iter((4, 16, 2, 8, 1 / 4, 1 / 2))
+    shorter = iter(4**n for n in (1, 2, 4, 5, 7, 8, 9, 10, 11))
+    while True:
+        slopes = [measure(step) for step in sorted(steps, reverse=True)]
+        best, rounding = _ridders(slopes, middle.value, within)
+        divisor = next(longer if best.error < 2 * rounding else shorter, None)
+        if best.error <= _ENOUGH * best.size or best.size == 0 or divisor is None:
+            return best
+        steps = {*steps, first / divisor}
+
+
+def _ridders(slopes, near, within):
+    """Return the best of Neville's extrapolations in step**2, and the rounding in its error.
+
+    Each is made of two numbers, from longer steps and from shorter ones. Its error is the distance
+    from both, and their rounding. It is larger for what lies further from near than within: large
+    steps may agree by chance.
+    """
+    slopes = [slope for slope in slopes if np.isfinite(slope).all()]
+    values, noise, sizes, steps, _ = np.reshape(slopes, (-1, 5)).T  # (steps,) each
+    noise = noise * _noise_factor(slopes)
+    best, rounding = _UNKNOWN._replace(error=np.inf), np.inf
+    for k in range(1, len(slopes)):
+        coarse, fine, ratio = values[:-1], values[1:], (steps[:-k] / steps[k:]) ** 2 - 1
+        values = fine + (fine - coarse) / ratio
+        noise = noise[1:] + (noise[1:] + noise[:-1]) / ratio
+        errors = np.maximum(np.abs(values - fine), np.abs(values - coarse)) + noise
+        errors = np.fmax(errors, np.abs(values - near) - within)
+        i = np.argmin(np.nan_to_num(errors, nan=np.inf))
+        if errors[i] < best.error:
+            best, rounding = _Slope(values[i], errors[i], sizes[i + k]), noise[i]
+    return best, rounding
+
+
+def _noise_factor(slopes):
+    """Return how many times larger than its error the last slope's noise seems to be, at least 1.
+
+    The last two slopes differ by truncation, which the two before tell, and by noise.
+    """
+    if len(slopes) < 3:
+        return 1
+    long, middle, short = slopes[-3:]
+    truncation = 4 * abs(long.value - middle.value) * (middle.step / long.step) ** 2
+    return max(1, (abs(middle.value - short.value) - truncation) / short.error)
+
+
+# ---- Verdicts ------------------------------------------------------------------------------------
+
+
+def _move(d, rng):
+    """Return a random move of about the same effect for every entry of the gradient d."""
+    size = np.abs(d).max() or 1
+    return rng.standard_normal(d.size) / np.maximum(np.abs(d), size / 1000) / np.sqrt(d.size)
+
+
 def _report(title, rtol, probe, found, checked):
     """Judge the slopes found, a list for each name, which is empty if none could be compared."""
-    errors, unjudged = {}, dict(probe.unjudged)
-    for name, slopes in found.items():
-        relative, sure, known = _judged(slopes, rtol)
-        errors[name] = np.max(relative[sure], initial=0) if slopes else np.nan
-        if not sure.all():
-            doubt = f"{np.sum(~sure)} of {sure.size} entries whose numerical derivative is known to"
-            unjudged[name] = f"{doubt} {np.max(known[~sure], initial=0):.0e} only"
-    return Report(title, rtol, errors, checked, probe.problems, unjudged)
+    judged = {name: _judged(slopes, rtol) for name, slopes in found.items()}
+    errors = {name: error for name, (error, _) in judged.items()}
+    doubts = {name: doubt for name, (_, doubt) in judged.items() if doubt}
+    return Report(title, rtol, errors, checked, probe.problems, probe.unjudged | doubts)
 
 
 def _judged(slopes, rtol):
-    """Return the relative error of each entry, whether it can be judged, and how well it is known.
+    """Return the largest error of the entries that can be judged, and what to say of the others.
 
-    An error of rtol is one that the estimate, with rounding, just allows.
+    Errors are relative; one of rtol is one that the estimate, with rounding, just allows.
     """
-    value, error, size, *_ = np.reshape(slopes, (-1, len(_Slope._fields))).T  # (entries,) each
+    if not slopes:
+        return np.nan, ""
+    value, error, size, *_ = np.transpose(slopes)  # (entries,) each
     largest, known = np.fmax.reduce(size, initial=0), _SAFETY * error
     with np.errstate(all="ignore"):
         allowed = rtol * size + known + _ROUNDING * largest
@@ -484,10 +563,14 @@ def _judged(slopes, rtol):
         too_small_to_matter = known <= rtol * largest
         wrongly_not_zero = (size == 0) & (np.abs(value) > known)
         sure = (value == 0) | well_known | too_small_to_matter | wrongly_not_zero
-        return relative, sure, known / size
+        worst_known = np.max((known / size)[~sure], initial=0)
+    doubt = f"{np.sum(~sure)} of {sure.size} entries whose numerical derivative is known to"
+    doubt = "" if sure.all() else f"{doubt} {worst_known:.0e} only"
+    return np.max(relative[sure], initial=0), doubt
 
 
 def _one_number(title, rtol, probe, name, slope):
+    """Report on one slope along a direction in which all entries move."""
     usable, size = probe.problems.keys() <= {"forward"}, probe.point.size
     checked = {name: (size if usable else 0, size)}
     return _report(title, rtol, probe, {name: [slope] if usable else []}, checked)

@@ -50,57 +50,55 @@ def story():
     """Measure and draw the course in six panels; return the numbers shown, by name."""
     shown = _story_numbers()
     fig, axes = plt.subplots(3, 2, figsize=(6.8, 10.2))  # narrow: it is read on phones, too
-    image = axes[0, 0].imshow(shown["jacobian"], cmap="RdBu", vmin=-1.6, vmax=1.6, aspect="auto")
-    below = axes[0, 0].inset_axes([0, -0.2, 1, 0.06])  # takes no room from the panel
-    fig.colorbar(image, below, label="change per change of x", orientation="horizontal")
-    axes[0, 0].set(xlabel="the x that moves", ylabel="output that answers", xticks=[], yticks=[])
-    axes[0, 0].grid(False)
-    bars = {
-        "kept": (axes[0, 1], "kept for backward (MiB)"),
-        "moved": (axes[2, 0], "values moved / element"),
-        "sweeps": (axes[2, 1], "sweeps over all data"),
-    }
-    for name, (ax, unit) in bars.items():
-        values = shown[name]
-        drawn = ax.bar(list(values), list(values.values()), 0.6, color=[RED, GREEN])
-        ax.bar_label(drawn, fmt="%.0f")
-        ax.set(ylabel=unit, ylim=(0, 1.2 * max(values.values())))
-        ax.yaxis.set_major_locator(MaxNLocator(5, steps=[1, 2, 5, 10]))
-        ax.grid(axis="x", visible=False)
-    curves = {
-        "gradient errors": (axes[1, 0], "step h", (RED, GREEN)),
-        "output errors": (axes[1, 1], "mean of x (spread 1)", (RED, ORANGE, GREEN)),
-    }
-    for name, (ax, xlabel, colors) in curves.items():
-        x, named = shown[name]
-        for values, color, width in zip(named.values(), colors, (5, 3, 2)):
-            ax.loglog(x, values, "o-", color=color, lw=width)
-        ax.set(xlabel=xlabel, ylabel="relative error")
-    axes[1, 0].text(3e-7, 1e-4, "central\ndifference", ha="center", va="center")
-    axes[1, 0].text(3e-13, 2e-15, "complex\nstep")
-    holed = shown["rows not finite"] > 0  # hollow: what is not finite cannot be drawn
-    x, named = shown["output errors"]
-    axes[1, 1].plot(x[holed], np.array(named["naive"])[holed], "o", mfc="white", mec=RED, zorder=5)
-    axes[1, 1].set(ylim=(2e-8, 1e6))
-    for place, text in (
-        ((2, 5e3), "hollow: some rows\nare NaN"),
-        ((2, 1), "naive"),
-        ((1e4, 1e-5), "two-pass"),
-        ((1e5, 3e-7), "lnlib"),
-    ):
-        axes[1, 1].text(*place, text, fontsize=11 if "hollow" in text else None)
-    questions = (
-        "Who answers whom?",
-        "What is kept?",
-        "Is the gradient right?",
-        "Where do digits go?",
-        "What does it cost?",
-        "How many sweeps?",
-    )
-    lessons = 1, 2, 3, 4, 6, 8  # of the main road
-    for number, ax, question in zip(lessons, axes.flat, questions):
+    _draw_jacobian(fig, axes[0, 0], shown["jacobian"])
+    _draw_bars(axes[0, 1], "kept for backward (MiB)", shown["kept"])
+    _draw_gradient_errors(axes[1, 0], *shown["gradient errors"])
+    _draw_output_errors(axes[1, 1], *shown["output errors"], shown["rows not finite"] > 0)
+    _draw_bars(axes[2, 0], "values moved / element", shown["moved"])
+    _draw_bars(axes[2, 1], "sweeps over all data", shown["sweeps"])
+    questions = {  # lesson of the main road -> what it asks
+        1: "Who answers whom?", 2: "What is kept?", 3: "Is the gradient right?",
+        4: "Where do digits go?", 6: "What does it cost?", 8: "How many sweeps?",
+    }  # fmt: skip
+    for (number, question), ax in zip(questions.items(), axes.flat):
         ax.set_title(f"{number:02} · {question}", fontsize=13)
     return shown
+
+
+def _draw_jacobian(fig, ax, jacobian):
+    image = ax.imshow(jacobian, cmap="RdBu", vmin=-1.6, vmax=1.6, aspect="auto")
+    below = ax.inset_axes([0, -0.2, 1, 0.06])  # takes no room from the panel
+    fig.colorbar(image, below, label="change per change of x", orientation="horizontal")
+    ax.set(xlabel="the x that moves", ylabel="output that answers", xticks=[], yticks=[])
+    ax.grid(False)
+
+
+def _draw_bars(ax, unit, values):
+    drawn = ax.bar(list(values), list(values.values()), 0.6, color=[RED, GREEN])
+    ax.bar_label(drawn, fmt="%.0f")
+    ax.set(ylabel=unit, ylim=(0, 1.2 * max(values.values())))
+    ax.yaxis.set_major_locator(MaxNLocator(5, steps=[1, 2, 5, 10]))
+    ax.grid(axis="x", visible=False)
+
+
+def _draw_gradient_errors(ax, steps, errors):
+    for values, color, width in zip(errors.values(), (RED, GREEN), (5, 3)):
+        ax.loglog(steps, values, "o-", color=color, lw=width)
+    ax.set(xlabel="step h", ylabel="relative error")
+    ax.text(3e-7, 1e-4, "central\ndifference", ha="center", va="center")
+    ax.text(3e-13, 2e-15, "complex\nstep")
+
+
+def _draw_output_errors(ax, offsets, errors, holed):
+    """Draw errors at each offset; those of the naive layer are hollow where holed is true."""
+    for values, color, width in zip(errors.values(), (RED, ORANGE, GREEN), (5, 3, 2)):
+        ax.loglog(offsets, values, "o-", color=color, lw=width)
+    ax.set(xlabel="mean of x (spread 1)", ylabel="relative error", ylim=(2e-8, 1e6))
+    naive = np.array(errors["naive"])  # what is not finite cannot be drawn
+    ax.plot(offsets[holed], naive[holed], "o", mfc="white", mec=RED, zorder=5)
+    ax.text(2, 5e3, "hollow: some rows\nare NaN", fontsize=11)
+    for place, text in ((2, 1), "naive"), ((1e4, 1e-5), "two-pass"), ((1e5, 3e-7), "lnlib"):
+        ax.text(*place, text)
 
 
 def _story_numbers():
@@ -230,11 +228,8 @@ def sharing_a_mean():
         ax.voxels(np.ones(group.shape), facecolors=colors, edgecolor=BLACK, lw=0.7, shade=False)
         ax.set_box_aspect((4, 6, 3), zoom=1.15)
         ax.axis("off")
-        for place, axis in (
-            ((1.5, -1.2, -0.6), "$T$"),
-            ((4.6, 3, -0.6), "$D$"),
-            ((-0.7, 0, 1), "$B$"),
-        ):
+        places = {"$T$": (1.5, -1.2, -0.6), "$D$": (4.6, 3, -0.6), "$B$": (-0.7, 0, 1)}
+        for axis, place in places.items():
             ax.text(*place, axis, fontsize=20)
         ax.set_title(name, loc="center")
     fig.suptitle("Which numbers share one mean?", weight="bold", x=0.02, ha="left")
@@ -434,10 +429,8 @@ def verdicts(caught, rows, columns):
     caught = np.asarray(caught)
     width = 0.3 + 0.115 * max(map(len, rows)) + max(0.37 * len(columns), 3)  # inches
     fig, ax = plt.subplots(figsize=(width, 2.4 + 0.265 * len(rows)))
-    for shown, color, face, label in (
-        (caught, BLUE, BLUE, "caught"),
-        (~caught, RED, "white", "missed"),
-    ):
+    dots = (caught, BLUE, BLUE, "caught"), (~caught, RED, "white", "missed")
+    for shown, color, face, label in dots:
         i, j = np.nonzero(shown)
         ax.scatter(j, i, s=130, color=color, facecolor=face, lw=2.5, label=label)
     ax.set(xlim=(-0.6, len(columns) - 0.4), ylim=(len(rows) - 0.4, -0.6))

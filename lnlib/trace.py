@@ -86,19 +86,22 @@ def traffic(steps, cache_bytes, write_allocate=False):
         (all of them, in the end).
     """
     cache, moved = OrderedDict(), 0  # page -> whether it was written, least recently used first
-    for step in steps:
-        spans = step.reads + step.writes
-        pages = [range(start // PAGE, (start + size - 1) // PAGE + 1) for start, size in spans]
-        for beside in itertools.zip_longest(*pages):  # all operands side by side
-            for operand, page in enumerate(beside):
-                if page is None:  # this operand is shorter
-                    continue
-                write = operand >= len(step.reads)
-                moved += page not in cache and (write_allocate or not write)
-                cache[page] = cache.pop(page, False) or write
-                if len(cache) * PAGE > cache_bytes:
-                    moved += cache.popitem(last=False)[1]
+    for page, write in itertools.chain.from_iterable(map(_pages, steps)):
+        moved += page not in cache and (write_allocate or not write)
+        cache[page] = cache.pop(page, False) or write
+        if len(cache) * PAGE > cache_bytes:
+            moved += cache.popitem(last=False)[1]
     return (moved + sum(cache.values())) * PAGE
+
+
+def _pages(step):
+    """Yield (page, whether it is written) in the order of a step that goes through its operands."""
+    spans = step.reads + step.writes
+    pages = [range(start // PAGE, (start + size - 1) // PAGE + 1) for start, size in spans]
+    for beside in itertools.zip_longest(*pages):
+        for operand, page in enumerate(beside):
+            if page is not None:  # else this operand is shorter
+                yield page, operand >= len(step.reads)
 
 
 _one_thread = threading.RLock()  # which may trace, also within a trace

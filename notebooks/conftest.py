@@ -1,6 +1,6 @@
-"""How pytest runs the lessons: 00 to 05 with Python and NumPy alone, 09 as far as CuPy is there.
+"""How pytest runs the lessons: 00 to 05 and 11 with NumPy alone, 09 as far as CuPy is there.
 
-The kernels of the index, of lessons 00 to 05 and of their solutions start with
+The kernels of the index, of lessons 00 to 05 and 11 and of their solutions start with
 tests/bare/sitecustomize.py, which hides CuPy, compilers, the debugger and processes: so these
 pages can also run in a browser.
 """
@@ -49,10 +49,10 @@ def run_unseen(kernel, code):
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_runtest_setup(item):
-    """Start the kernel of a lesson, up to 05 in its bare environment."""
+    """Start the kernel of a lesson, up to 05 and for 11 in its bare environment."""
     if item.parent.kernel is not None:
         return (yield)
-    bare = item.path.name < "06" or item.path.name == "index.ipynb"
+    bare = item.path.name[:2] in "in 00 01 02 03 04 05 11".split()  # the first is the index
     with pytest.MonkeyPatch.context() as environment:
         if bare:
             paths = [str(BARE), *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))]

@@ -9,7 +9,7 @@ from wrong_answers.kernels import WRONG
 
 from lnlib import gpu
 from lnlib.exercises import EXERCISES, check
-from lnlib.exercises.kernels import COMPILER, in_other_words, launch
+from lnlib.exercises.kernels import COMPILER_HINTS, Trial, in_other_words
 
 NORMALISE, SUM, ADD = "normalise_in_a_warp", "sum_with_barriers", "add_while_loading"
 FORWARD, BACKWARD = "rms_forward_kernel", "rms_backward_kernel"
@@ -144,7 +144,7 @@ def test_lines_that_are_never_right(line, words):
     ],
 )
 def test_hints_for_two_compilers(message, words):
-    hints = [hint for pattern, hint in COMPILER.items() if re.search(pattern, message)]
+    hints = [hint for pattern, hint in COMPILER_HINTS.items() if re.search(pattern, message)]
     assert words in hints[0]  # which is added
 
 
@@ -203,11 +203,10 @@ __global__ void owners(const Vector<WIDTH> *x, float *order, int D)
 def test_columns_are_those_that_the_kernel_loads():
     threads, vectors, width, D = 32, 3, 4, 300
     x = np.arange(1, D + 1, dtype=np.float32)  # (D,); padding is zero
-    order = launch(
-        (gpu.read_source(), "", OWNERS),
-        f"owners<{threads}, {vectors}, {width}>",
-        *(1, threads, {"x": x}, {"order": (threads, vectors * width)}, {"D": np.int32(D)}),
-    )["order"]
+    order = Trial(
+        f"owners<{threads}, {vectors}, {width}>", 1, threads, {"x": x},
+        {"order": (threads, vectors * width)}, {"D": np.int32(D)}, gpu.read_source(), OWNERS,
+    ).run("")["order"]  # fmt: skip
     for thread in range(threads):
         loaded = [int(column) - 1 for column in order[thread] if column]
         assert loaded == EXERCISES["columns_of"].right(thread, threads, width, D)

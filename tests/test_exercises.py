@@ -30,7 +30,7 @@ from wrong_answers.functions import WRONG
 
 from lnlib.bugs import BUGS, SEEN
 from lnlib.checker import NotChecked, Score, Terms, edited, edits, guard
-from lnlib.checker.describe import close, describe, differing_digits
+from lnlib.checker.describe import Output, close, describe, differing_digits
 from lnlib.checker.edits import source_of_function
 from lnlib.exercises import EXERCISES, check, inputs
 from lnlib.exercises.data import SLIPS
@@ -452,7 +452,8 @@ def test_a_sum_that_lost_digits_is_no_other_sum():
     a, b = 1e8 + np.array([1.0, 2.0, -5.0]), np.full(3, 1e8)
     mine, right = a - b + [1e-3, -2e-3, 0], a - b
     terms = Terms("1", "a; b")
-    text = describe("d", [mine], [right], ["three"], 1e-9, terms, [{"a": a, "b": b}])
+    output = Output("d", [mine], [right], ["three"], 1e-9)
+    text = describe(output, terms, [{"a": a, "b": b}])
     assert text.startswith("for three (shape (3,)) the largest error is at d[1]")
 
 

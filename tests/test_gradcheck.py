@@ -235,6 +235,13 @@ def test_layer_norm_where_it_is_hard(name, method):
         assert not gradcheck(layer_norm_forward, wrong, *at, method=method, sample=6).passed, k
 
 
+@pytest.mark.parametrize("offset, sigma", [(1e8, 1e-3), (1e11, 1)])
+def test_slopes_are_divided_by_the_steps_taken(offset, sigma):
+    """Far out floats lie apart, and a step that is taken is not the one that was wanted."""
+    at = point((2, 8), offset=offset, sigma=sigma)
+    assert gradcheck(LAYER[0], changed(dx=2), *at, sample=8).verdict == "FAILED"
+
+
 @methods
 def test_constant_rows(method):
     _, gamma, beta = point((6,))
@@ -366,6 +373,7 @@ def test_gradients_that_cannot_be_compared_fail(case, k):
         assert re.search(f"{NAMES[k]} has {message}", str(report))
     assert wrong_entries(report) == [NAMES[k]] and np.isnan(report.errors[NAMES[k]])
     assert report.checked[NAMES[k]] == (0, at[k].size)
+    assert reports[2].checked == {"directional": (0, 20)}
 
 
 def test_gradient_that_should_be_zero():
@@ -464,6 +472,8 @@ def test_kink_at_x_is_not_judged(low):
     )
     assert not gradcheck(*mean, x, gamma, beta).passed
     assert gradcheck(*layer, x[1:], gamma, beta).passed
+    x[0, 0, 0] = 1e-18  # beside the kink, which only smaller steps do not see
+    assert gradcheck(*layer, x, gamma, 0 * beta).passed
 
 
 def test_y_that_no_step_moves():

@@ -15,6 +15,7 @@ from run_plans import Row, plans
 ROOT = Path(__file__).resolve().parent.parent
 NOTEBOOKS = form.all_notebooks()
 LESSONS = form.lessons()
+ALL_EXERCISES = form.NOTEBOOKS / "10_your_turn.ipynb"  # whose exercises are the lesson
 NOT_HERE = re.compile(r"/home/|/root/|/work/|/tmp/|/Users/|[A-Z]:\\\\|/usr/lib|site-packages")
 
 
@@ -86,9 +87,13 @@ def test_texts_have_no_dead_links(name):
 @each_lesson
 def test_links_lead_to_the_page_after_and_back(path):
     linked = set(re.findall(r"\]\((.+?)\)", form.navigation(path)))
-    pages = [form.INDEX, *LESSONS]
-    k, solved = pages.index(path), form.solutions(path)
-    assert {page.name for page in pages[k - 1 : k + 2] if page != path} <= linked
+    before, after = form.neighbours(path)
+    assert {page.name for page in before + after} <= linked and before
+    origin, solved = form.BRANCHES.get(path.name[:2]), form.solutions(path)
+    if origin:  # its way in, and its way back
+        (entry,) = before
+        assert entry.name.startswith(origin)
+        assert any(f"]({path.name})" in cell.source for cell in cells_of(entry))
     assert solved.exists() == bool(size(path).exercises)
     if solved.exists():
         assert f"solutions/{solved.name}" in linked
@@ -103,7 +108,7 @@ def test_lesson_has_its_shape(path):
         assert f"**{part}" in cells_of(path)[0].source
     for heading in ("## Check yourself", "## In practice", "## Further reading"):
         assert heading in text
-    if size(path).exercises and path != LESSONS[-1]:  # whose exercises are the lesson
+    if size(path).exercises and path != ALL_EXERCISES:
         assert text.index("## Exercises") < text.index("## Check yourself")
     assert text.count("<details>") == text.count("</details>")
     assert "<details><summary>Answer" in text.split("## Check yourself")[1]
@@ -112,10 +117,10 @@ def test_lesson_has_its_shape(path):
 
 
 def test_no_lesson_is_longer_than_a_class_hour():
-    """The last is all exercises; 440 minutes are what the whole course may take to read."""
+    """Lesson 10 is all exercises; 440 minutes are what the whole course may take to read."""
     sizes = {path.stem: size(path) for path in LESSONS}
     long = {name for name, page in sizes.items() if page.reading > 45 or page.words > 3000}
-    assert long <= {LESSONS[-1].stem}, "above 45 minutes or 3000 words: see tests/tools/minutes.py"
+    assert long <= {ALL_EXERCISES.stem}, "above 45 minutes or 3000 words: tests/tools/minutes.py"
     assert sum(page.reading for page in sizes.values()) <= 440
 
 
@@ -199,7 +204,7 @@ def test_the_course_of_ten_hours_covers_the_lessons():
         for lesson, first, last in re.findall(r"(\d\d), sections (\d+) to (\d+)", where):
             shown |= {(lesson, number) for number in range(int(first), int(last) + 1)}
         exercises += re.findall(r"\d+\.\d", f"{now}, {later}".replace("10.1 to 10.9", ""))
-    for path in LESSONS[:-1]:
+    for path in (path for path in LESSONS if path != ALL_EXERCISES):
         name, source = path.name[:2], "".join(cell.source + "\n" for cell in cells_of(path))
         sections = {int(n) for n in re.findall(r"^## (\d+)\. ", source, flags=re.M)}
         named = {number for lesson, number in shown if lesson == name}

@@ -70,8 +70,8 @@ def test_a_sample_can_differ():
     assert train.sample(STORED | {"factors": part}, ["LayerNorm, He"])["LayerNorm, He"] > 1e-2
 
 
-def test_lesson_02_shows_the_code_that_was_run():
-    cells = cells_of(train.NOTEBOOKS / "02_implementation.ipynb")
+def test_lesson_11_shows_the_code_that_was_run():
+    cells = cells_of(train.NOTEBOOKS / "11_training.ipynb")
     page = "\n".join(cell.source for cell in cells if cell.cell_type == "code")
     for part in "LayerNorm network run_forward run_backward score train without_drift".split():
         assert inspect.getsource(getattr(train, part)).strip() in page, part

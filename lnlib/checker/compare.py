@@ -6,7 +6,7 @@ import inspect
 
 import numpy as np
 
-from .describe import close, describe, joined, keepdims_problem, where_wrong
+from .describe import Output, all_close, close, describe, joined, keepdims_problem
 
 RIGHT, NOT_DONE = "right.", "not done yet."
 
@@ -88,28 +88,30 @@ def compare(exercise, cases, results):
         returned = [values_of(function(*arguments), names) for arguments in cases.values()]
         return dict(zip(names, zip(*returned)))
 
-    mine, right = dict(zip(names, zip(*results))), run(exercise.expected or exercise.right)
-    missing = {name: [i for i, a in enumerate(mine[name]) if a is None] for name in names}
-    wrong = {
-        name: [] if missing[name] else where_wrong(mine[name], right[name], exercise.rtol)
-        for name in names
-    }
-    known = _known_mistakes(exercise, run, mine, wrong) if any(wrong.values()) else []
-    remarks, first = {}, [bad[0] for bad in wrong.values() if bad]
-    for name in names:
-        if len(missing[name]) == len(cases):
-            remarks[name] = NOT_DONE
-        elif missing[name]:
-            first.append(missing[name][0])
-            remarks[name] = f"nothing for {list(cases)[first[-1]]}: is a return missing?"
-        elif wrong[name]:
-            remarks[name] = _what_is_wrong(name, exercise, cases, mine, right, known, wrong)
-        else:
-            remarks[name] = _type_problem(exercise, mine[name], right[name]) or RIGHT
-    return remarks, min(first, default=0)
+    right = run(exercise.expected or exercise.right)
+    outputs = [
+        Output(name, mine, right[name], list(cases), exercise.rtol)
+        for name, mine in zip(names, zip(*results))
+    ]
+    wrong = [output for output in outputs if output.wrong]
+    known = _known_mistakes(exercise, run, wrong) if wrong else []
+    remarks = {o.name: _remark(o, outputs, known, exercise, cases) for o in outputs}
+    not_right = [o.wrong or o.missing for o in outputs if len(o.missing) < len(cases)]
+    return remarks, min((numbers[0] for numbers in not_right if numbers), default=0)
 
 
-def _known_mistakes(exercise, run, mine, wrong):
+def _remark(output, outputs, known, exercise, cases):
+    """Return RIGHT, NOT_DONE, or what is wrong with one of the outputs."""
+    if output.wrong:
+        return _what_is_wrong(output, outputs, known, exercise, cases)
+    if len(output.missing) == len(cases):
+        return NOT_DONE
+    if output.missing:
+        return f"nothing for {output.labels[output.missing[0]]}: is a return missing?"
+    return _type_problem(exercise, output) or RIGHT
+
+
+def _known_mistakes(exercise, run, wrong):
     """Return [(what is wrong, {output: what who does that gets in every case})]."""
     known = []
     for text, mistake in exercise.mistakes:
@@ -117,25 +119,25 @@ def _known_mistakes(exercise, run, mine, wrong):
             if "{}" not in text:
                 known.append((text, run(mistake)))
                 continue
-            for name in filter(wrong.get, wrong):
-                if number := _fitted_number(mistake, run, name, mine[name]):
+            for output in wrong:
+                if number := _fitted_number(mistake, run, output):
                     theirs = run(functools.partial(mistake, number=number))
                     known.append((text.format(f"{number:.3g}".replace("e-0", "e-")), theirs))
                     break
     return known
 
 
-def _fitted_number(mistake, run, name, mine):
-    """Return the number with which a mistake gives the learner's output of that name, or None.
+def _fitted_number(mistake, run, output):
+    """Return the number with which a mistake gives the learner's output, or None.
 
     The number is found by bisection, from the entry that changes most with it.
     """
 
-    def output(number):
-        return joined(run(functools.partial(mistake, number=number))[name])
+    def theirs(number):
+        return joined(run(functools.partial(mistake, number=number))[output.name])
 
-    target, low, high = joined(mine), 1e-16, 1e2
-    least, most = output(low), output(high)
+    target, low, high = joined(output.mine), 1e-16, 1e2
+    least, most = theirs(low), theirs(high)
     if target.size != least.size or not np.all(np.isfinite(target)):
         return None
     at = np.argmax(np.abs(most - least) / (np.abs(most) + np.abs(least) + 1e-300))
@@ -143,50 +145,52 @@ def _fitted_number(mistake, run, name, mine):
         return None
     for _ in range(42):  # then it is known to ten digits
         middle = np.sqrt(low * high)
-        below = (output(middle)[at] < target[at]) == (least[at] < most[at])
+        below = (theirs(middle)[at] < target[at]) == (least[at] < most[at])
         low, high = (middle, high) if below else (low, middle)
-    return low if close(output(low), target, 1e-6) else None
+    return low if close(theirs(low), target, 1e-6) else None
 
 
-def _what_is_wrong(name, exercise, cases, mine, right, known, wrong):
+def _what_is_wrong(output, outputs, known, exercise, cases):
     """Say what is wrong with an output: another output, a known mistake, or how it differs."""
-    text, theirs = _known_mistake(name, mine, right, known, exercise.rtol)
-    for other in filter(wrong.get, wrong):
-        if not where_wrong(mine[name], right[other], exercise.rtol):
-            return f"this is what {other} should be; the order is {', '.join(exercise.outputs)}."
+    for other in outputs:
+        if other.wrong and all_close(output.mine, other.right, output.rtol):
+            order = ", ".join(exercise.outputs)
+            return f"this is what {other.name} should be; the order is {order}."
+    text, theirs = _best_known_mistake(output, outputs, known)
     if text:
-        problem = keepdims_problem(mine[name][0], theirs[0])
+        problem = keepdims_problem(output.mine[0], theirs[0])
         return f"{text} Also: {problem}" if problem else text
     parameters, others = inspect.signature(exercise.right).parameters, exercise.right.__globals__
     arguments = [others | dict(zip(parameters, values)) for values in cases.values()]
-    return describe(
-        name, mine[name], right[name], list(cases), exercise.rtol, exercise.terms, arguments
-    )
+    return describe(output, exercise.terms, arguments)
 
 
-def _known_mistake(name, mine, right, known, rtol):
+def _best_known_mistake(output, outputs, known):
     """Return the mistake that explains an output, in words, and its values; or None, None.
 
     Of several mistakes it is the one that explains most outputs.
     """
-
-    def alike(some, others):
-        """Say if they agree but for axes of length 1: a mistake is the same with keepdims."""
-        pairs = zip(some, others)
-        return all(a is not None and close(a.squeeze(), b.squeeze(), rtol) for a, b in pairs)
-
     best, most = (None, None), 0
     for text, theirs in known:
-        if alike(mine[name], theirs[name]) and not alike(theirs[name], right[name]):
-            explained = sum(alike(mine[output], theirs[output]) for output in mine)
+        values = theirs[output.name]
+        is_mistake = not _alike(values, output.right, output.rtol)
+        if is_mistake and _alike(output.mine, values, output.rtol):
+            explained = sum(_alike(o.mine, theirs[o.name], o.rtol) for o in outputs)
             if explained > most:
-                best, most = (text, theirs[name]), explained
+                best, most = (text, values), explained
     return best
 
 
-def _type_problem(exercise, mine, right):
+def _alike(some, others, rtol):
+    """Say if they agree but for axes of length 1: a mistake is the same with keepdims."""
+    if any(a is None for a in some):
+        return False
+    return all_close([a.squeeze() for a in some], [b.squeeze() for b in others], rtol)
+
+
+def _type_problem(exercise, output):
     """Say if right numbers have another floating-point type than they should, or return None."""
-    for a, b in zip(mine, right):
+    for a, b in zip(output.mine, output.right):
         kinds = a.dtype.kind + b.dtype.kind
         if not exercise.prepare and set(kinds) <= set("fc") and a.dtype != b.dtype:
             return f"right, but {a.dtype}; the input is {b.dtype}."

@@ -1,8 +1,10 @@
 """Say in words how an array differs from the right one, where no known mistake explains it."""
 
 import contextlib
+import functools
 import itertools
 import math
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
@@ -69,23 +71,49 @@ def joined(arrays):
     return np.concatenate([array.ravel() for array in arrays])
 
 
-def where_wrong(some, others, rtol):
-    """Return the numbers of the cases in which two outputs are not close."""
-    return [i for i, (a, b) in enumerate(zip(some, others)) if not close(a, b, rtol)]
+def all_close(some, others, rtol):
+    """Whether the arrays of two lists are close, each to its partner."""
+    return all(close(a, b, rtol) for a, b in zip(some, others))
 
 
-def describe(output, mine, right, labels, rtol, terms, arguments):
+@dataclass
+class Output:
+    """What a function returned under one name, in every case.
+
+    Attributes
+    ----------
+    name : str
+    mine, right : sequence of ndarray
+        What came, None where nothing did, and what should have come.
+    labels : list of str
+        What is special about each case.
+    rtol : float
+    """
+
+    name: str
+    mine: tuple
+    right: tuple
+    labels: list
+    rtol: float
+
+    @functools.cached_property
+    def missing(self):
+        """The numbers of the cases in which nothing came."""
+        return [i for i, a in enumerate(self.mine) if a is None]
+
+    @functools.cached_property
+    def wrong(self):
+        """The numbers of the cases in which it is wrong; none if anything is missing."""
+        cases = () if self.missing else enumerate(zip(self.mine, self.right))
+        return [i for i, (a, b) in cases if not close(a, b, self.rtol)]
+
+
+def describe(output, terms, arguments):
     """Describe an output that is wrong.
 
     Parameters
     ----------
-    output : str
-        Its name.
-    mine, right : list of ndarray
-        What came and what should have come, in every case.
-    labels : list of str
-        What is special about each case.
-    rtol : float
+    output : Output
     terms : Terms
     arguments : list of dict
         For each case, the values of the names in terms.
@@ -94,35 +122,32 @@ def describe(output, mine, right, labels, rtol, terms, arguments):
     -------
     str
     """
-    wrong = where_wrong(mine, right, rtol)
-    if problem := _shape_problem(mine, right, labels):
+    if problem := _shape_problem(output):
         return problem
-    if right[0].dtype != bool:
-        sums, factors = zip(*map(terms.evaluate, arguments))
-        for text in _causes(mine, right, labels, rtol, terms, sums, factors, len(wrong)):
-            if text:
-                return text
-    return _largest_error(output, mine, right, labels, wrong, rtol)
+    is_bool = output.right[0].dtype == bool
+    causes = () if is_bool else _causes(output, terms, arguments)
+    return next(filter(None, causes), None) or _largest_error(output)
 
 
-def _causes(mine, right, labels, rtol, terms, sums, factors, wrong):
+def _causes(output, terms, arguments):
     """Yield what the cause may be in words, the simplest first; None for what it is not."""
-    yield None if any(map(np.any, mine)) else "zero everywhere."
-    if right[0].ndim or not terms.terms:  # of single numbers, a sum says more
-        yield _as_named_factor(factors, mine, right, rtol)
-        if wrong == len(mine):
-            yield _as_multiple(mine, right, labels, rtol)
-        yield _as_multiples_of_rows(terms.row_factor, mine, right, rtol)
-    yield _as_sum(sums, mine, right)
+    sums, factors = zip(*map(terms.evaluate, arguments))
+    yield None if any(map(np.any, output.mine)) else "zero everywhere."
+    if output.right[0].ndim or not terms.terms:  # of single numbers, a sum says more
+        yield _as_named_factor(output, factors)
+        if len(output.wrong) == len(output.mine):
+            yield _as_multiple(output)
+        yield _as_multiples_of_rows(output, terms.row_factor)
+    yield _as_sum(output, sums)
 
 
-def _shape_problem(mine, right, labels):
+def _shape_problem(output):
     """Say what is wrong with the shape, or return None."""
-    wrong = [i for i, (a, b) in enumerate(zip(mine, right)) if a.shape != b.shape]
+    wrong = [i for i in output.wrong if output.mine[i].shape != output.right[i].shape]
     if not wrong:
         return None
-    a, b = mine[wrong[0]], right[wrong[0]]
-    case = "" if len(wrong) == len(mine) else f"for {labels[wrong[0]]} "
+    a, b = output.mine[wrong[0]], output.right[wrong[0]]
+    case = "" if len(wrong) == len(output.mine) else f"for {output.labels[wrong[0]]} "
     problem = keepdims_problem(a, b)
     return f"{case}shape {a.shape} where {b.shape} is asked{f': {problem}' if problem else '.'}"
 
@@ -142,64 +167,66 @@ def _factor(a, b, rtol):
     return factor if np.isfinite(factor) and close(a, factor * b, rtol) else np.nan
 
 
-def _as_named_factor(factors, mine, right, rtol):
+def _as_named_factor(output, factors):
     """Say which of the exercise's factors the right output is multiplied by, or return None."""
     for words in factors[0]:
         with contextlib.suppress(ValueError):  # shapes that do not fit
-            products = [b * values[words] for b, values in zip(right, factors)]
-            if not where_wrong(mine, products, rtol) and where_wrong(products, right, rtol):
+            products = [b * values[words] for b, values in zip(output.right, factors)]
+            is_factor = not all_close(products, output.right, output.rtol)
+            if is_factor and all_close(output.mine, products, output.rtol):
                 return f"right, but for a factor: {words} times what is asked."
     return None
 
 
-def _as_multiple(mine, right, labels, rtol):
+def _as_multiple(output):
     """Say which multiple of the right output this is in every case, or return None."""
-    factors = [_factor(a, b, rtol) for a, b in zip(mine, right)]
+    factors = [_factor(a, b, output.rtol) for a, b in zip(output.mine, output.right)]
     if np.allclose(factors, -1):
         return "right, but for its sign."
     if np.allclose(factors, factors[0]):
         return f"right, but for a factor: {_digits(factors[0], 1)} times what is asked."
     # a single number always is some multiple of the right one
-    if np.all(np.isfinite(factors)) and any(b.ndim for b in right):
-        listed = ", ".join(f"{_digits(c, 1)} for {label}" for label, c in zip(labels, factors))
+    if np.all(np.isfinite(factors)) and any(b.ndim for b in output.right):
+        listed = ", ".join(f"{_digits(c, 1)} for {k}" for k, c in zip(output.labels, factors))
         return f"right, but for a factor: {listed}."
     return None
 
 
-def _as_multiples_of_rows(hint, mine, right, rtol):
+def _as_multiples_of_rows(output, hint):
     """Say between what the factors of the rows lie, if each row is a multiple, or return None."""
     factors = []
-    for a, b in zip(mine, right):
+    for a, b in zip(output.mine, output.right):
         if b.ndim < 2 or b.shape[-1] < 2:  # one number always is some multiple of another
             return None
         factor = np.sum(a * b, axis=-1, keepdims=True) / np.sum(b * b, axis=-1, keepdims=True)
-        if not np.all(np.isfinite(1 / factor)) or not close(a, factor * b, rtol):
+        if not np.all(np.isfinite(1 / factor)) or not close(a, factor * b, output.rtol):
             return None
         factors += [factor.min(), factor.max()]
     least, most = (_digits(c, 1) for c in (min(factors), max(factors)))
     return f"right, but for a factor in each row, from {least} to {most}: {hint}"
 
 
-def _largest_error(output, mine, right, labels, wrong, rtol):
+def _largest_error(output):
     """Say which cases are right and where the largest error of the first wrong one is."""
-    text = _where_it_fails(labels, wrong)
-    a, b, label = mine[wrong[0]], right[wrong[0]], labels[wrong[0]]
+    text, first = _where_it_fails(output), output.wrong[0]
+    a, b, label = output.mine[first], output.right[first], output.labels[first]
     if not b.ndim:
         return f"{text}: {differing_digits(a[()], b[()])}"
-    factor = np.nan if b.dtype == bool else _factor(a, b, rtol)
+    factor = np.nan if b.dtype == bool else _factor(a, b, output.rtol)
     if np.isfinite(factor) and abs(factor - 1) > 1e-3:
         return f"{text} it is {f'{factor:.4g} times what is asked' if factor else 'zero'}."
     size = np.abs(b).max(axis=-1, keepdims=True, initial=0)
     error = np.abs(a - b * 1.0) / np.where(size > 0, size, 1)
     at = np.unravel_index(np.argmax(np.where(np.isnan(error), np.inf, error)), error.shape)
-    place = f"{output}[{', '.join(map(str, at))}]"
+    place = f"{output.name}[{', '.join(map(str, at))}]"
     shape = f" (shape {b.shape})" if str(b.shape) not in label else ""
     text += f"{shape} the largest error is at {place}: {differing_digits(a[at], b[at])}"
-    return text + _how_small(error[at], rtol)
+    return text + _how_small(error[at], output.rtol)
 
 
-def _where_it_fails(labels, wrong):
+def _where_it_fails(output):
     """Name the cases that are right, unless they are many, and the first wrong one."""
+    labels, wrong = output.labels, output.wrong
     passed = [label for i, label in enumerate(labels) if i not in wrong]
     listed = ", for ".join(passed) if len(passed) < 4 else f"{len(passed)} of {len(labels)} inputs"
     first = labels[wrong[0]]
@@ -233,33 +260,40 @@ def _digits(a, b):
     return f"{a:.4g}"
 
 
-def _as_sum(sums, mine, right):
+class _Sum(NamedTuple):
+    """A sum of an exercise's terms, front * (factor * term + ...); None and {} if there is none."""
+
+    front: str | None
+    factors: dict
+
+    def __str__(self):
+        parts = []
+        for term, factor in self.factors.items():
+            times = "" if abs(factor) == 1 else f"{abs(factor):g} * "
+            parts.append(f"{'-' if factor < 0 else '+'} {times}{term}")
+        written = " ".join(parts).removeprefix("+ ")
+        return written if self.front == "1" else f"{self.front} * ({written})"
+
+
+def _as_sum(output, sums):
     """Say which sum of the exercise's terms an output is and what is wrong with it, or None."""
-    front, factors = _shortest_sum(sums, mine)
-    right_front, right_factors = _shortest_sum(sums, right)
-    if not factors or (front, factors) == (right_front, right_factors):
+    mine, right = _shortest_sum(sums, output.mine), _shortest_sum(sums, output.right)
+    if not mine.factors or mine == right:
         return None
-    written = " ".join(
-        f"{'-' if f < 0 else '+'} {'' if abs(f) == 1 else f'{abs(f):g} * '}{name}"
-        for name, f in factors.items()
-    ).removeprefix("+ ")
-    text = f"it is {written}." if front == "1" else f"it is {front} * ({written})."
     differ = [
-        f"the factor of {name}" if name in right_factors else name
-        for name, factor in factors.items()
-        if right_factors.get(name) != factor
+        f"the factor of {term}" if term in right.factors else term
+        for term, factor in mine.factors.items()
+        if right.factors.get(term) != factor
     ]
-    if front != right_front:
+    if mine.front != right.front:
         differ.append("what stands in front")
-    missing = [name for name in right_factors if name not in factors]
-    text += f" Not right in this: {', '.join(differ)}." if differ else ""
+    missing = [term for term in right.factors if term not in mine.factors]
+    text = f"it is {mine}." + (f" Not right in this: {', '.join(differ)}." if differ else "")
     return text + (f" Missing: {', '.join(missing)}." if missing else "")
 
 
 def _shortest_sum(sums, values):
-    """Return (front, {term: factor}) of the shortest sum that equals an output; or None, {}.
-
-    Factors are multiples of 1/2.
+    """Return the shortest sum that equals an output; its factors are multiples of 1/2.
 
     Parameters
     ----------
@@ -277,8 +311,8 @@ def _shortest_sum(sums, values):
             factors, *_ = np.linalg.lstsq(scaled[:, some], scaled_goal)
             factors = np.round(2 * factors) / 2
             if np.all(np.abs(scaled[:, some] @ factors - scaled_goal) <= 1e-9):
-                return front, {names[k]: f for k, f in zip(some, factors.tolist())}
-    return None, {}
+                return _Sum(front, {names[k]: f for k, f in zip(some, factors.tolist())})
+    return _Sum(None, {})
 
 
 def _possible_sums(matrix, goal):

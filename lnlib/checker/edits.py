@@ -62,16 +62,20 @@ def source_of_function(function):
     return source[re.search("^def ", source, re.M).start() :]
 
 
+def replaced(source, edit):
+    """Return a source with each (old, new) of an edit replaced; ValueError if it has no old."""
+    for old, new in edit:
+        if old not in source:
+            raise ValueError(f"the source to be edited has no {old!r}")
+        source = source.replace(old, new)
+    return source
+
+
 @functools.cache
 def edited(function, edit):
     """Return function with an edit made in its source; ValueError if that lacks what goes."""
-    source = source_of_function(function)
-    for old, new in edit:
-        if old not in source:
-            raise ValueError(f"{function.__name__} has no {old!r}")
-        source = source.replace(old, new)
     names = dict(function.__globals__)
-    exec(source, names)
+    exec(replaced(source_of_function(function), edit), names)
     return names[function.__name__]
 
 

@@ -16,7 +16,6 @@ answers can be copied from the solutions.
 
 import argparse
 import csv
-import itertools
 import json
 import os
 import re
@@ -176,7 +175,7 @@ def grade(path, seconds):
         if path.is_symlink():
             raise OSError("it is a link")
         with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
-            why, lines = _said_by_process(path, seconds, folder)
+            why, lines = _run_in_process(path, seconds, folder)
     except (OSError, RecursionError) as error:  # RecursionError: it has left very deep folders
         why, lines = f"{type(error).__name__}: {error}", []
     for line in lines:
@@ -186,8 +185,8 @@ def grade(path, seconds):
     return [*rows.values()] or [("", "", "not checked", in_one_line(why))]
 
 
-def _said_by_process(path, seconds, folder):
-    """Return how the process of a notebook has ended, and the lines that it has written."""
+def _run_in_process(path, seconds, folder):
+    """Run a notebook in a process; return how that has ended, and the lines that it has written."""
     course, run = Path(__file__).resolve().parents[2], f"run_one({seconds / 4})"
     command = [sys.executable, "-c", f"from {__package__}.__main__ import run_one; {run}"]
     env = os.environ | {"MPLBACKEND": "agg", "OPENBLAS_NUM_THREADS": "1"}
@@ -196,8 +195,8 @@ def _said_by_process(path, seconds, folder):
     work = Path(folder, "work")  # so that files in ".." are deleted, too
     work.mkdir()
     options = {"stderr": DEVNULL, "cwd": work, "env": env, "start_new_session": True}
-    with tempfile.TemporaryFile() as said, path.open("rb") as notebook:
-        process = Popen(command, stdin=notebook, stdout=said, **options)
+    with tempfile.TemporaryFile() as output, path.open("rb") as notebook:
+        process = Popen(command, stdin=notebook, stdout=output, **options)
         try:
             why = f"Its process ended before this, with code {process.wait(seconds)}."
         except TimeoutExpired:
@@ -207,8 +206,8 @@ def _said_by_process(path, seconds, folder):
             process.wait()
             with suppress(AttributeError, OSError):  # what it has started; not on Windows
                 os.killpg(process.pid, signal.SIGKILL)
-        said.seek(0)
-        return why, said.read(1 << 20).splitlines()
+        output.seek(0)
+        return why, output.read(1 << 20).splitlines()
 
 
 def in_one_line(text):
@@ -232,16 +231,30 @@ def main():
     whose = [in_one_line(path.relative_to(given.folder).as_posix()) for path in paths]
     line = f"{{:{max(map(len, whose))}}}  {{:8}}  {{:22}}  {{:11}}  {{:.100}}".format
     sys.stdout.reconfigure(errors="replace")
-    with (
-        open(given.csv or os.devnull, "w", newline="", encoding="utf-8") as file,
-        ThreadPoolExecutor(given.jobs) as pool,
-    ):
-        results = pool.map(lambda path: grade(path, given.seconds), paths)
-        head = [("who", [("exercise", "function", "verdict", "remark")])]
-        for who, rows in itertools.chain(head, zip(whose, results)):
-            for row in rows:
-                csv.writer(file).writerow((who, *row))
-                print(line(who, *row).rstrip(), flush=True)
+    with open(given.csv or os.devnull, "w", newline="", encoding="utf-8") as file:
+        for row in table(whose, paths, given.seconds, given.jobs):
+            csv.writer(file).writerow(row)
+            print(line(*row).rstrip(), flush=True)
+
+
+def table(whose, paths, seconds, jobs):
+    """Yield the rows of the table, its head first, while notebooks are graded.
+
+    Parameters
+    ----------
+    whose : list of str
+        What the table calls each notebook.
+    paths : list of Path
+    seconds : float
+        For each notebook.
+    jobs : int
+        How many of them run at a time.
+    """
+    yield "who", "exercise", "function", "verdict", "remark"
+    with ThreadPoolExecutor(jobs) as pool:
+        graded = pool.map(lambda path: grade(path, seconds), paths)
+        for who, rows in zip(whose, graded):
+            yield from ((who, *row) for row in rows)
 
 
 if __name__ == "__main__":

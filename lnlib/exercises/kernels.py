@@ -1,6 +1,7 @@
 """Run CUDA source that a learner's function returns, in the emulator."""
 
 import re
+from typing import NamedTuple
 
 import numpy as np
 
@@ -9,9 +10,10 @@ from ..checker import BadResult, NotChecked
 from ..checker.describe import close
 
 ORDERS = "forward", "reverse", 1  # a kernel must not care who comes first
+TEMPLATES = {64: "<64, 4, 4>", 32: "<32, 8, 1>"}  # threads -> threads, vectors and their width
 FAR = 22_000_000  # rows of at least 200 vectors: behind them, places are above 2**32
 
-LINES = {  # never right, wherever it stands -> what is wrong with it
+NEVER_RIGHT = {  # never right, wherever it stands -> what is wrong with it
     r"\b(?!__syncthreads\b)_*sync_?threads?\b": "the barrier is called __syncthreads",
     r"\b__syncthreads\b(?!\s*\()": "a call needs its parentheses, __syncthreads()",
     r"[\w)\]]\s*\*\*\s*[\d(]": "C++ has no **, a square is c * c",
@@ -23,11 +25,11 @@ LINES = {  # never right, wherever it stands -> what is wrong with it
         "this is Python; in C++, if (...) has no colon, and the root is sqrtf"
     ),
 }
-COMPILER = {  # in what g++ or clang++ says -> what is added to it
+COMPILER_HINTS = {  # in what g++ or clang++ says -> what is added to it
     "no matching function": "THREADS may be missing, as in load<THREADS>(...)",
     "(no match|invalid|convert|viable).*(Vector|overloaded)": "A vector is no number: .at[j] is",
 }
-OUTSIDE = {
+EMULATOR_HINTS = {
     "out of range for an array": "A vector has WIDTH numbers, and WIDTH can be 1",
     r"slots\[.*no barrier": "A fast warp is in the next sum already: use the two buffers in turn",
     "partial.*(of range|any order)": "A block's row of partial begins at blockIdx.x * vectors",
@@ -86,86 +88,103 @@ def _fault(code):
         return f"in which {kernel[1]} is __global__, a kernel: what threads call is __device__"
 
 
-def launch(
-    pieces, kernel, blocks, threads, inputs, outputs, numbers, counts=None, hints=OUTSIDE, row=0
-):  # fmt: skip
-    """Run a kernel in several orders; return its outputs.
+class Trial(NamedTuple):
+    """A kernel that is launched with the learner's source in it.
 
-    Parameters
+    Attributes
     ----------
-    pieces : tuple of str
-        What stands before the learner's source, that source, and what stands after it.
     kernel : str
-        The instance, in C++.
+        Its C++ name, with the parameters of its template.
     blocks, threads : int
     inputs : dict of str to ndarray
     outputs : dict of str to tuple
         Shapes: float32, filled with NaN before the launch.
     numbers : dict of str to NumPy scalar
-    counts : dict, optional
-        Filled with the `Traffic` of each array, of one launch.
+        What the kernel takes after the arrays.
+    before, after : str
+        The CUDA source around the learner's.
     hints : dict of str to str
         A pattern in what the emulator says -> what is added to it.
-    row : int
-        How many rows come before the first that is there, in all arrays with two axes. As many
-        blocks come before the first that is run, in one order: counting them takes a while.
-
-    Raises
-    ------
-    BadResult
-        With what the emulator says: the lines that it names are those of the learner's source.
-    NotChecked
-        If the source has something in it that the emulator does not know.
     """
-    before, yours, after = pieces
-    source = f'{before}\n#line 1 "your source"\n{yours}\n#line 1 "the check"\n{after}\n'
-    empty = {name: np.full(shape, np.nan, np.float32) for name, shape in outputs.items()}
-    begins = {name: row * a.shape[1] for name, a in (inputs | empty).items() if a.ndim == 2}
-    arguments = inputs | empty | numbers
-    given = gpu.Launch(
-        source, kernel, row + blocks, threads, arguments, first_block=row, begins=begins
-    )
-    first = None
-    for order in ORDERS[:1] if row else ORDERS:
-        traffic = {}
-        try:  # 30 seconds are enough for all that ever returns
-            left = gpu.emulate(given, order, traffic, seconds=30)
+
+    kernel: str
+    blocks: int
+    threads: int
+    inputs: dict
+    outputs: dict
+    numbers: dict
+    before: str = ""
+    after: str = ""
+    hints: dict = EMULATOR_HINTS
+
+    def run(self, source):
+        """Launch the kernel in several orders of its blocks and threads; return its outputs.
+
+        Raises
+        ------
+        BadResult
+            With what the emulator says: the lines that it names are those of the learner's source.
+        NotChecked
+            If the source has something in it that the emulator does not know.
+        """
+        first = None
+        for order in ORDERS:
+            left = self._emulate(source, order)
+            first = first or left
+            if not all(close(left[k].ravel(), first[k].ravel(), 1e-3) for k in self.outputs):
+                raise BadResult("gives other numbers where the threads take turns in another order")
+        return {name: left[name] for name in self.outputs}
+
+    def traffic(self, source):
+        """Return the `Traffic` of each array, of one launch."""
+        counts = {}
+        self._emulate(source, ORDERS[0], counts)
+        return counts
+
+    def problem_far_away(self, source):
+        """Say what is wrong with a kernel where its arrays are longer than an int can count.
+
+        FAR rows, which are not there, come before those of every array with two axes, and as many
+        blocks before those that are run. The emulator keeps arrays so far apart that a place which
+        is cut to 32 bits is in none.
+        """
+        try:
+            self._emulate(source, ORDERS[0], skipped=FAR)
+        except BadResult as error:
+            if "partial[" not in str(error):  # which has a row for each block: few
+                line = re.search(r" in line \d+", str(error))
+                return (
+                    f"Right for few rows, but wrong behind row {FAR:,}{line[0] if line else ''}. "
+                    "An int ends at 2**31: the place where a row begins needs a long long."
+                )
+
+    def _emulate(self, source, order, counts=None, skipped=0):
+        """Launch the kernel once, so many rows and blocks after the first; return all arrays."""
+        text = (
+            f'{self.before}\n#line 1 "your source"\n{source}\n#line 1 "the check"\n{self.after}\n'
+        )
+        arrays, numbers = dict(self.inputs), dict(self.numbers)
+        for name, shape in self.outputs.items():
+            arrays[name] = np.full(shape, np.nan, np.float32)
+        begins = {name: skipped * a.shape[1] for name, a in arrays.items() if a.ndim == 2}
+        if "rows" in numbers:
+            numbers["rows"] += skipped
+        launch = gpu.Launch(
+            text, self.kernel, skipped + self.blocks, self.threads, arrays | numbers,
+            first_block=skipped, begins=begins,
+        )  # fmt: skip
+        try:
+            return gpu.emulate(launch, order, counts, seconds=30)  # enough for all that returns
         except gpu.EmulationError as error:
-            message = in_other_words(str(error), kernel, yours)
-            more = [
+            message = in_other_words(str(error), self.kernel, source)
+            hints = [
                 f". {hint}"
-                for words, hint in (COMPILER | hints).items()
+                for words, hint in (COMPILER_HINTS | self.hints).items()
                 if re.search(words, message)
             ]
-            raise BadResult(message + "".join(more[:1])) from None
+            raise BadResult(message + "".join(hints[:1])) from None
         except gpu.Unsupported as error:
             raise NotChecked(f"It may be right: this check cannot tell, as {error}.") from None
-        first = first or left
-        if not all(close(left[name].ravel(), first[name].ravel(), 1e-3) for name in outputs):
-            raise BadResult("gives other numbers where the threads take turns in another order")
-    if counts is not None:
-        counts.update(traffic)
-    return {name: left[name] for name in outputs}
-
-
-def problem_far_away(run):
-    """Say what is wrong with a kernel where its arrays are longer than an int can count.
-
-    Parameters
-    ----------
-    run : callable
-        Launches the kernel with vectors of 1 and so many rows before its own, see `launch`: the
-        emulator keeps arrays so far apart that a place which is cut to 32 bits is in none.
-    """
-    try:
-        run(row=FAR)
-    except BadResult as error:
-        if "partial[" not in str(error):  # which has a row for each block: few
-            line = re.search(r" in line \d+", str(error))
-            return (
-                f"Right for few rows, but wrong behind row {FAR:,}{line[0] if line else ''}. An "
-                "int ends at 2**31: the place where a row begins needs a long long."
-            )
 
 
 def in_other_words(message, kernel, source):
@@ -183,7 +202,7 @@ def in_other_words(message, kernel, source):
     hints = [
         f"line {k + 1}, {lines[k].strip()}: {words}"
         for k, line in enumerate(code_of(source).splitlines())
-        for pattern, words in LINES.items()
+        for pattern, words in NEVER_RIGHT.items()
         if re.search(pattern, line)
     ]
     if "does not compile" not in message:

@@ -61,12 +61,12 @@ LENGTH_TERMS = Terms(
 )
 
 
-def _rows_of_many_lengths():
+def _length_cases():
     for label, a in layers(2, 3, 5).items():
         yield label, (a.dy, a.x * np.linspace(0.5, 2, a.x.shape[-1]))
 
 
-@exercise("dx", _rows_of_many_lengths, terms=LENGTH_TERMS)
+@exercise("dx", _length_cases, terms=LENGTH_TERMS)
 @mistakes("""
     np.sqrt(np.sum(x * x, axis=-1, keepdims=True)) => np.sum(x * x, axis=-1, keepdims=True)
         the root is missing: the length is the root of the sum of squares.

@@ -8,7 +8,7 @@ from .data import ROWS_TERMS, eps_slips, layers, layers_with_zero, museum, of_la
 from .registry import exercise
 
 
-def _forward_inputs():
+def _forward_cases():
     flat_and_ordinary = {k: (a.x, a.gamma, a.beta, 1e-5) for k, a in layers(2, 3, 5).items()}
     return flat_and_ordinary | {"eps = 0.1": (*layers(3, 4, 2)["another shape"][1:4], 0.1)}
 
@@ -21,7 +21,7 @@ FORWARD_TERMS = Terms(
 )
 
 
-@exercise("y x_hat rstd", _forward_inputs, terms=FORWARD_TERMS)
+@exercise("y x_hat rstd", _forward_cases, terms=FORWARD_TERMS)
 @mistakes("""
     x - x.mean(axis=-1, keepdims=True) => x - x.mean(axis=0)
         the mean that is subtracted is not that of each row, which lies along axis=-1.
@@ -49,10 +49,10 @@ def forward_by_hand(x, gamma, beta, eps):
     return gamma * x_hat + beta, x_hat, rstd
 
 
-WITH_ZERO = of_layers("dy x_hat rstd gamma", 2, 3, 5, make=layers_with_zero)
+BACKWARD_CASES = of_layers("dy x_hat rstd gamma", 2, 3, 5, make=layers_with_zero)
 
 
-@exercise("dx dgamma dbeta", WITH_ZERO, terms=ROWS_TERMS)
+@exercise("dx dgamma dbeta", BACKWARD_CASES, terms=ROWS_TERMS)
 @mistakes(museum(LayerNormCache))
 def backward_by_hand(dy, x_hat, rstd, gamma):
     """Return dx (B, T, D), dgamma (D,) and dbeta (D,)."""

@@ -8,7 +8,7 @@ from .data import layer, of_layers
 from .registry import exercise
 
 
-def _pairs():
+def _agreement_cases():
     """Return {what is special: (computed, measured, rtol)}."""
     rng = np.random.default_rng(31)
     m = rng.uniform(-1.8, 1.8, (4, 5, 6))  # (4, 5, 6)
@@ -37,7 +37,7 @@ def _over_both(a, b):
     return np.abs(a - b) / np.maximum(1e-8, np.abs(a) + np.abs(b))
 
 
-@exercise("answer", _pairs, rtol=0)
+@exercise("answer", _agreement_cases, rtol=0)
 @mistakes("""
     error <= rtol => not error > rtol  # a NaN passes: `nan > rtol` is False. Ask if it is small.
     np.max => np.nanmax  # a NaN is passed over, and no error is found; it must fail the check.
@@ -73,14 +73,14 @@ def _curved(seed, *shape, centre=0.0):
     return f, centre + x
 
 
-CURVED = {
+CURVED_CASES = {
     "a vector": (*_curved(32, 7), 1e-3),
     "an array of shape (2, 3, 5)": (*_curved(34, 2, 3, 5), 1e-3),
     "x near 1e8, where the step taken is not 2h": (*_curved(35, 3, 4, centre=1e8), 1e-6),
 }
 
 
-@exercise("gradient", CURVED)
+@exercise("gradient", CURVED_CASES)
 @mistakes("""
     f(minus)) / (plus[index] - minus[index]) => f(x)) / h  # forward, where a central one is asked.
     f(minus)) / (plus[index] - minus[index]) => f(x)) / (plus[index] - x[index])
@@ -118,14 +118,14 @@ def _probe(seed, *shape, spread=1.0, eps=1e-5, value=-60):
     return f, spread * x
 
 
-PROBES = {
+PROBE_CASES = {
     "one row": _probe(36, 7),
     "an array of shape (2, 3, 5)": _probe(37, 2, 3, 5, value=60),
     "rows with a spread of 1e-12": _probe(38, 2, 4, spread=1e-12, eps=1e-26),  # h is less
 }
 
 
-@exercise("gradient", PROBES, rtol=1e-13)
+@exercise("gradient", PROBE_CASES, rtol=1e-13)
 @mistakes("""
     .imag => .real  # the value of f is the real part; the imaginary one has the derivative.
     f(moved).imag => abs(f(moved))  # abs mixes the value of f in; take the imaginary part alone.
@@ -175,7 +175,7 @@ def blind_dy(dy, gamma):
     return dy - c * gamma
 
 
-def _dual_inputs():
+def _dual_cases():
     x, v = np.array([0.7, -1.6, 2.3, 1.1]), np.array([0.4, 1.3, -0.9, 2.1])  # (4,) each
     v6, v5 = (0.3 + np.random.default_rng(s).standard_normal(D) for s, D in ((40, 6), (42, 5)))
     return {
@@ -188,7 +188,7 @@ def _dual_inputs():
     }
 
 
-@exercise("derivative", _dual_inputs, rtol=1e-11)
+@exercise("derivative", _dual_cases, rtol=1e-11)
 @mistakes("""
     self.slope * b.value + self.value * b.slope => self.slope * b.slope
         a product's slope is not the product of the slopes: one factor moves, then the other.

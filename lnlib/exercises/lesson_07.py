@@ -10,7 +10,7 @@ from .registry import exercise
 from .watch import blocks_are_used
 
 
-def _strips_are_used(function):
+def _judge_strips(function):
     x = layer(54, 301, 768)
     arrays = {k: np.float32(a) for k, a in ({"dy": x.dy} | x.cache._asdict()).items()}
     dx = np.asarray(function(*arrays.values(), 4)[0])
@@ -25,7 +25,7 @@ def _strip_cases():
         yield f"{N} rows in strips of {rows}", (a.dy, *a.cache, rows)
 
 
-@exercise("dx dgamma dbeta", _strip_cases, judge=_strips_are_used)
+@exercise("dx dgamma dbeta", _strip_cases, judge=_judge_strips)
 @mistakes("""
     len(dy), rows) => len(dy) - rows + 1, rows)  # the last strip is missing where it is shorter.
     len(dy), rows) => rows, rows)  # the first strip only. Is return inside the loop?

@@ -1,16 +1,16 @@
 """Lesson 08: what a thread loads, a row in one warp, barriers, and a fused residual addition."""
 
-import functools
 import re
 
 import numpy as np
 
 from ..checker import Score, mistakes
+from ..checker.edits import replaced
 from ..gpu import read_source
 from ..gpu.listing import function_source
 from ..layernorm import layer_norm_forward
 from .data import layer
-from .kernels import code_of, launch, problem_far_away, source_of
+from .kernels import TEMPLATES, Trial, code_of, source_of
 from .registry import exercise
 
 THREAD_CASES = {
@@ -52,9 +52,8 @@ def columns_of(thread, threads, width, D):
 EPS = 3e-4  # not the usual one
 SPREADS = np.array([1.0, 0.004, 3.0, 0.02, 0.5])[:, None]  # (5, 1): where eps counts, and not
 ROWS_OF_32 = (0.7 + SPREADS * np.random.default_rng(62).standard_normal((5, 32))).astype(np.float32)
-FAR_ROWS = (
-    400 + ROWS_OF_32
-)  # (5, 32): one centring still has four digits; the mean of the squares has none
+# (5, 32): one centring still has four digits; the mean of the squares has none
+FAR_ROWS = 400 + ROWS_OF_32
 ROW_KERNEL = """
 __global__ void rows_of_32(const float *x, float *y, float eps)
 {
@@ -64,15 +63,14 @@ __global__ void rows_of_32(const float *x, float *y, float eps)
 
 
 def _run_normalise(function, rows=ROWS_OF_32):
-    def run():
-        pieces = "", source_of(function(), "normalise"), ROW_KERNEL
-        shapes, numbers = {"y": rows.shape}, {"eps": np.float32(EPS)}
-        return launch(pieces, "rows_of_32", len(rows), 32, {"x": rows}, shapes, numbers)["y"]
+    trial = Trial(
+        "rows_of_32", blocks=len(rows), threads=32, inputs={"x": rows}, outputs={"y": rows.shape},
+        numbers={"eps": np.float32(EPS)}, after=ROW_KERNEL,
+    )  # fmt: skip
+    return lambda: trial.run(source_of(function(), "normalise"))["y"]
 
-    return run
 
-
-def _far_rows(function):
+def _judge_normalised(function):
     """Say if rows with a large mean come out wrong, or what was tried."""
     x = FAR_ROWS[[0, 2]].astype(np.float64)  # (2, 32): the spreads of 1 and 3
     y = _run_normalise(function, FAR_ROWS[[0, 2]])()
@@ -95,7 +93,7 @@ def _lanes(values, *steps, partner=np.bitwise_xor, send_first=False):
     return total
 
 
-@exercise("y", {"five rows of 32": ()}, rtol=1e-4, prepare=_run_normalise, judge=_far_rows)
+@exercise("y", {"five rows of 32": ()}, rtol=1e-4, prepare=_run_normalise, judge=_judge_normalised)
 @mistakes("""
     / 32 => * (1 // 32)  # all sums are 0 times 1 / 32, which is 0 in C: both are whole numbers.
     x - _lanes(x, 1, 2, 4, 8, 16) / 32 => x  # the mean is 0, as 1 / 32 is in C: whole numbers.
@@ -155,32 +153,31 @@ SECOND_SUM = STUCK | {
 }
 
 
-def _launch_sums(source, values, how_many, hints=WHICH_BARRIER):
-    """Return the sums of each row and, if how_many is 2, of its squares: a thread a value."""
+def _sums_trial(values, how_many, hints):
+    """Return a launch that adds up each row, and its squares if how_many is 2: a thread a value."""
     rows, threads = values.shape
-    return launch(
-        ("", source, SUMS_KERNEL), f"sums<{threads}>", rows, threads, {"x": values},
-        {"total": values.shape, "squares": values.shape}, {"how_many": np.int32(how_many)},
-        hints=hints,
+    return Trial(
+        f"sums<{threads}>", rows, threads, inputs={"x": values},
+        outputs={"total": values.shape, "squares": values.shape},
+        numbers={"how_many": np.int32(how_many)}, after=SUMS_KERNEL, hints=hints,
     )  # fmt: skip
 
 
 def _run_sums(function):
     def run():
         source = source_of(function(), "tree_sum")
-        _launch_sums(
-            source, VALUES, 1, SKIPPED if re.search(BARRIER_IN_AN_IF, source) else WHICH_BARRIER
-        )
-        return tuple(_launch_sums(source, VALUES, 2, SECOND_SUM).values())
+        hints = SKIPPED if re.search(BARRIER_IN_AN_IF, source) else WHICH_BARRIER
+        _sums_trial(VALUES, 1, hints).run(source)
+        return tuple(_sums_trial(VALUES, 2, SECOND_SUM).run(source).values())
 
     return run
 
 
-def _other_threads(function):
+def _judge_sums(function):
     """Say if it is wrong for half as many threads, or how many barriers are enough."""
     source = source_of(function(), "tree_sum")
     values = VALUES[:, : THREADS // 2].copy()
-    total = _launch_sums(source, values, 1)["total"]
+    total = _sums_trial(values, 1, WHICH_BARRIER).run(source)["total"]
     if not np.allclose(total, values.sum(axis=1, keepdims=True), rtol=1e-4):
         return f"Right for {THREADS} threads, but not for {THREADS // 2}: use THREADS."
     barriers = code_of(source).count("__syncthreads")
@@ -196,7 +193,7 @@ def _slots(values, first, last):
     return slots
 
 
-@exercise("total squares", {"rows of 128": ()}, rtol=1e-4, prepare=_run_sums, judge=_other_threads)
+@exercise("total squares", {"rows of 128": ()}, rtol=1e-4, prepare=_run_sums, judge=_judge_sums)
 @mistakes("""
     [:, :1] + 0 * total =>
     [:, :1] + 0 * squares =>  # each thread gets its own slot; the sum is in slots[0].
@@ -210,24 +207,19 @@ def sum_with_barriers():
     return total[:, :1] + 0 * total, squares[:, :1] + 0 * squares
 
 
-KERNELS = {64: "add_forward<64, 4, 4>", 32: "add_forward<32, 8, 1>"}
-
-
 def _residual_kernel():
     """Return layernorm.cu, and its forward kernel with load_sum in place of load.
 
     The registers of the row are NaN before, so that those which nobody fills can be seen.
     """
-    kernel = function_source("forward")
-    for old, new in (
+    edit = (
         (" forward(", " add_forward("),
         ("const Vector<WIDTH, T> *x,", "const Vector<WIDTH> *a, const Vector<WIDTH> *b,"),
         ("Vector<WIDTH, T> *__restrict__ y,", "Vector<WIDTH> *s, Vector<WIDTH> *__restrict__ y,"),
         ("load<THREADS>(x, start, vectors, xc)", "load_sum<THREADS>(a, b, s, start, vectors, xc)"),
         ("xc[VECTORS];", 'xc[VECTORS]; for (auto &v : xc) for (float &f : v.at) f = nanf("");'),
-    ):
-        kernel = kernel.replace(old, new)
-    return read_source(), kernel
+    )
+    return read_source(), replaced(function_source("forward"), edit)
 
 
 def _residual(D=1000):
@@ -237,18 +229,16 @@ def _residual(D=1000):
     return dict(zip(("a", "b", "gamma", "beta"), (x.astype(np.float32) for x in arrays)))
 
 
-def _launch_residual(function, threads=64, D=1000, counts=None, row=0):
-    before, after = _residual_kernel()
-    pieces, inputs = (before, source_of(function(), "load_sum"), after), _residual(D)
+def _residual_trial(threads=64, D=1000):
+    """Return a launch of `_residual_kernel`."""
+    (before, after), inputs = _residual_kernel(), _residual(D)
     rows = len(inputs["a"])
-    shapes = {"s": (rows, D), "y": (rows, D)}
-    shapes |= {name: (rows, 1) for name in ("mean", "mean_lo", "rstd")}
+    outputs = {"s": (rows, D), "y": (rows, D), "mean": (rows, 1), "mean_lo": (rows, 1)}
     numbers = {"eps": np.float32(1e-5), "one_over_D": np.float32(1 / D)}
-    numbers |= {"rows": np.int64(row + rows), "D": np.int32(D)}
-    results = launch(
-        pieces, KERNELS[threads], rows, threads, inputs, shapes, numbers, counts, row=row
-    )
-    return results["s"], results["y"]
+    return Trial(
+        f"add_forward{TEMPLATES[threads]}", rows, threads, inputs, outputs | {"rstd": (rows, 1)},
+        numbers | {"rows": np.int64(rows), "D": np.int32(D)}, before, after,
+    )  # fmt: skip
 
 
 def _normalised(s, D=1000):
@@ -270,10 +260,18 @@ def _in_chunks(s):
     return y.reshape(5, 1024)[:, :1000] * gamma + beta
 
 
-def _still_wrong(function):
+def _judge_residual(function):
     """Say what is wrong with a kernel whose numbers are right, or how many bytes it moves."""
-    counts = {}
-    _launch_residual(function, counts=counts)
+    source = source_of(function(), "load_sum")
+    counts = _residual_trial().traffic(source)
+    problem = _problem_of_traffic(counts) or _problem_of_other_sizes(source)
+    if problem := problem or _residual_trial(32, 250).problem_far_away(source):
+        return problem
+    return Score("16 bytes per element, in three orders of the threads; and with vectors of 1.")
+
+
+def _problem_of_traffic(counts):
+    """Say if bytes are moved twice, or by requests for neighbours that are not, or return None."""
     each = {k: (counts[k].loaded + counts[k].stored) / 5000 for k in ("a", "b", "s", "y")}
     if sum(each.values()) > 16.5:
         each = ", ".join(f"{number:.3g} of {name}" for name, number in each.items())
@@ -285,24 +283,29 @@ def _still_wrong(function):
                 f"for, where {5000 // 8} are enough. Load and store whole vectors, one after the "
                 "other: a[start + i], not a[start + i].at[j]."
             )
+
+
+def _problem_of_other_sizes(source):
+    """Say for which threads, vectors or rows the numbers are wrong, or return None."""
     for threads, D, why in (
         (32, 250, "32 threads with 8 vectors of 1: use THREADS, VECTORS and WIDTH"),
         (64, 100, "rows of 100, where threads are left over: fill their row with zero too"),
     ):
         s = _residual(D)["a"] + _residual(D)["b"]
-        mine = _launch_residual(function, threads, D)
-        if not all(np.allclose(a, b, atol=1e-4) for a, b in zip(mine, (s, _normalised(s, D)))):
+        mine, right = _residual_trial(threads, D).run(source), {"s": s, "y": _normalised(s, D)}
+        if not all(np.allclose(mine[name], right[name], atol=1e-4) for name in right):
             return f"Right for 64 threads with 4 vectors of 4 and rows of 1000, but not for {why}."
-    if problem := problem_far_away(functools.partial(_launch_residual, function, 32, 250)):
-        return problem
-    return Score("16 bytes per element, in three orders of the threads; and with vectors of 1.")
 
 
 def _run_residual(function):
-    return lambda: _launch_residual(function)
+    def run():
+        results = _residual_trial().run(source_of(function(), "load_sum"))
+        return results["s"], results["y"]
+
+    return run
 
 
-@exercise("s y", {"five rows of 1000": ()}, rtol=1e-5, prepare=_run_residual, judge=_still_wrong)
+@exercise("s y", {"five rows of 1000": ()}, rtol=1e-5, prepare=_run_residual, judge=_judge_residual)
 @mistakes("""
     return s => return np.nan * s
         only NaN: nobody writes it, or what += adds to, and registers, never got a value.

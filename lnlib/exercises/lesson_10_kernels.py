@@ -5,7 +5,6 @@ layernorm.cu, so that it can use what stands there. In the answers below, which 
 `LaunchInputs` comes where the stub has the head.
 """
 
-import functools
 import re
 from typing import NamedTuple
 
@@ -14,7 +13,7 @@ import numpy as np
 from ..checker import BadResult, Score, mistakes
 from ..gpu import read_source
 from .data import layer
-from .kernels import code_of, launch, problem_far_away, source_of
+from .kernels import TEMPLATES, Trial, code_of, source_of
 from .lesson_10_rms import rms_backward, rms_forward
 from .registry import exercise
 
@@ -29,7 +28,6 @@ __global__ void __launch_bounds__(THREADS) rms_backward(
     const float *rstd, Vector<WIDTH> *__restrict__ dx, Vector<WIDTH> *__restrict__ partial,
     long long rows, int D)
 """
-TEMPLATES = {64: "<64, 4, 4>", 32: "<32, 8, 1>"}  # threads -> threads, vectors and their width
 GRID, N_ROWS = 4, 11  # two or three rows each, and an even number of blocks: n % 2 is no buffer
 
 
@@ -51,24 +49,34 @@ class LaunchInputs(NamedTuple):
     eps: float
 
 
-def _run_rms(text, given, counts=None, row=0):
-    """Return y and rstd of a forward kernel, dx and dgamma of a backward one, which gets a dy."""
-    (N, D), blocks = given.inputs["x"].shape, GRID
+def _trial(given):
+    """Return the launch of a forward kernel, or of a backward one if a dy is given."""
+    N, D = given.inputs["x"].shape
     if "dy" in given.inputs:  # whose blocks leave partial sums of dgamma
-        kernel, shapes = "rms_backward", {"dx": (N, D), "partial": (blocks, D)}
-        numbers = {"rows": np.int64(row + N), "D": np.int32(D)}
+        kernel, blocks, outputs = "rms_backward", GRID, {"dx": (N, D), "partial": (GRID, D)}
+        numbers = {"rows": np.int64(N), "D": np.int32(D)}
     else:
-        kernel, blocks, shapes = "rms_forward", N, {"y": (N, D), "rstd": (N, 1)}
+        kernel, blocks, outputs = "rms_forward", N, {"y": (N, D), "rstd": (N, 1)}
         numbers = {"eps": np.float32(given.eps), "D": np.int32(D)}
-    source, threads = source_of(text, kernel), given.threads
+    kernel += TEMPLATES[given.threads]
+    return Trial(kernel, blocks, given.threads, given.inputs, outputs, numbers, read_source())
+
+
+def _source(text, trial):
+    """Return the CUDA source in a text, see `source_of`."""
+    source = source_of(text, trial.kernel.partition("<")[0])
     if name := _never_cleared(code_of(source)):
         raise BadResult(f"adds to {name}, which never got a value: {name}[v] = Vector<WIDTH>()")
-    pieces = read_source(), source, ""
-    kernel += TEMPLATES[threads]
-    done = launch(pieces, kernel, blocks, threads, given.inputs, shapes, numbers, counts, row=row)
-    if "partial" in done:
-        done["partial"] = done["partial"].sum(axis=0, dtype=np.float64)
-    return tuple(done.values())
+    return source
+
+
+def _run_rms(text, given):
+    """Return y and rstd of a forward kernel, or dx and dgamma of a backward one."""
+    trial = _trial(given)
+    results = trial.run(_source(text, trial))
+    if "partial" in results:
+        results["partial"] = results["partial"].sum(axis=0, dtype=np.float64)
+    return tuple(results.values())
 
 
 def _never_cleared(code):
@@ -108,15 +116,16 @@ def _kernel(head, names, **once):
     """
 
     def judge(function):
-        (given,), counts = _launches(names)["rows of 1000"], {}
-        _run_rms(function(head), given, counts)
+        (given,), (narrow,) = _launches(names).values()
+        trial = _trial(given)
+        source = _source(function(head), trial)
+        counts = trial.traffic(source)
         for name, way in once.items():
             size = GRID / N_ROWS if name == "partial" else 1  # of that of x
             times = getattr(counts[name], way) / given.inputs["x"].nbytes / size
             if times > 1.1:
                 return f"Right numbers, but {name} is {way} {times:.3g} times. Once will do."
-        (narrow,) = _launches(names)["rows of 201"]
-        if problem := problem_far_away(functools.partial(_run_rms, function(head), narrow)):
+        if problem := _trial(narrow).problem_far_away(source):
             return problem
         if "y" in once and (problem := _finite_and_wrong(function, head, given)):
             return problem

@@ -22,7 +22,7 @@ def _rms_layers(*shape):
     return some
 
 
-def _rms_inputs():
+def _rms_cases():
     some = {k: (a.x, a.gamma, 1e-5) for k, a in _rms_layers(2, 3, 5).items()}
     return some | {"eps = 0.1": (*_rms_layers(3, 4, 2)["another shape"][1:3], 0.1)}
 
@@ -34,7 +34,7 @@ RMS_FORWARD_TERMS = Terms(
 )
 
 
-@exercise("y x_hat rstd", _rms_inputs, terms=RMS_FORWARD_TERMS)
+@exercise("y x_hat rstd", _rms_cases, terms=RMS_FORWARD_TERMS)
 @mistakes("""
     rstd = 1 => x = x - x.mean(-1)[..., None]; rstd = 1  # this is LayerNorm: subtract no mean.
     np.mean(x * x => np.var(x  # the variance is in it. Nothing is centred: the mean of x**2.
@@ -60,10 +60,10 @@ RMS_JACOBIAN_TERMS = Terms(
 )
 
 
-ONE_ROW = of_layers("x_hat rstd", 5, make=_rms_layers)
+ONE_ROW_CASES = of_layers("x_hat rstd", 5, make=_rms_layers)
 
 
-@exercise("jacobian", ONE_ROW, terms=RMS_JACOBIAN_TERMS)
+@exercise("jacobian", ONE_ROW_CASES, terms=RMS_JACOBIAN_TERMS)
 @mistakes("""
     np.outer => rstd**2 * np.outer  # rstd**3 goes with x; x_hat has two of them in it already.
     np.outer(x_hat, x_hat) => x_hat * x_hat  # one row; all products are needed: np.outer.
@@ -75,10 +75,10 @@ def rms_jacobian(x_hat, rstd):
     return rstd * (np.eye(D) - np.outer(x_hat, x_hat) / D)
 
 
-MANY_ROWS = of_layers("dy x_hat rstd gamma", 2, 3, 5, make=_rms_layers)
+ROWS_CASES = of_layers("dy x_hat rstd gamma", 2, 3, 5, make=_rms_layers)
 
 
-@exercise("dx dgamma", MANY_ROWS, terms=ROWS_TERMS)
+@exercise("dx dgamma", ROWS_CASES, terms=ROWS_TERMS)
 @mistakes("""
     (g - => (g - g.mean(axis=-1, keepdims=True) -  # LayerNorm's mean term; this layer has no mean.
     - x_hat * along =>  # only the straight route is there: rstd depends on every x too.
@@ -106,14 +106,18 @@ def _wrong(start):
     return next(wrong for words, wrong in rms_backward.mistakes if words.startswith(start))
 
 
-_gemma_forward = edited(rms_forward, (("gamma * x_hat", "(1 + gamma) * x_hat"),))
-_gemma_backward = edited(rms_backward, (("g = gamma * dy", "g = (1 + gamma) * dy"),))
-_centred_forward = edited(rms_forward, (("rstd = 1", "x = x - x.mean(-1)[..., None]; rstd = 1"),))
-_from_x = edited(rms_backward, (("rstd * (g - x_hat * along)", "rstd * g - rstd * x_hat * along"),))
-_dy_outside = edited(rms_backward, (("np.mean(g * x_hat", "dy * np.mean(gamma * x_hat"),))
-_last_row = edited(rms_backward, (("return", "dx.reshape(-1, dx.shape[-1])[-1] *= 1.01; return"),))
-_one_nan = edited(rms_backward, (("return", "dx.reshape(-1)[-1] = np.nan; return"),))
-PAIRS = {  # forward, backward
+def _edited(function, old, new):
+    return edited(function, ((old, new),))
+
+
+_gemma_forward = _edited(rms_forward, "gamma * x_hat", "(1 + gamma) * x_hat")
+_gemma_backward = _edited(rms_backward, "g = gamma * dy", "g = (1 + gamma) * dy")
+_centred_forward = _edited(rms_forward, "rstd = 1", "x = x - x.mean(-1)[..., None]; rstd = 1")
+_from_x = _edited(rms_backward, "rstd * (g - x_hat * along)", "rstd * g - rstd * x_hat * along")
+_dy_outside = _edited(rms_backward, "np.mean(g * x_hat", "dy * np.mean(gamma * x_hat")
+_last_row = _edited(rms_backward, "return", "dx.reshape(-1, dx.shape[-1])[-1] *= 1.01; return")
+_one_nan = _edited(rms_backward, "return", "dx.reshape(-1)[-1] = np.nan; return")
+PAIR_CASES = {  # forward, backward
     "RMSNorm": (rms_forward, rms_backward),
     "RMSNorm, multiplied out": (rms_forward, _from_x),
     "the layer with 1 + gamma": (_gemma_forward, _gemma_backward),
@@ -132,7 +136,7 @@ PAIRS = {  # forward, backward
 }
 
 
-@exercise("verdict", lambda: PAIRS, rtol=0)
+@exercise("verdict", lambda: PAIR_CASES, rtol=0)
 @mistakes("""
     .passed => .passed or True  # it says True of everything. Before you trust a check, see it fail.
     .passed => .passed and False  # it says False of everything. Try it on your layer: what fails?
@@ -183,7 +187,7 @@ def _range_cases():
     yield "all sizes in one row", (*_sized(np.float32, mixed, 80), 1e-5)
 
 
-def _stays_in_dtype(function):
+def _judge_dtype(function):
     """Say if the numbers are better than those that the dtype of x can give."""
     x, gamma = _sized(np.float32, np.ones(2000), 82)  # (2000, 6), (6,)
     _, _, exact = rms_forward(x.astype(np.float64), gamma, 1e-5)
@@ -199,7 +203,7 @@ def _rms_in_float64(x, gamma, eps):
     return y.astype(x.dtype), rstd.astype(x.dtype)
 
 
-@exercise("y rstd", _range_cases, rtol=3e-6, judge=_stays_in_dtype)
+@exercise("y rstd", _range_cases, rtol=3e-6, judge=_judge_dtype)
 @mistakes("""
     small = x / s => s = one; small = x  # nothing is scaled yet: squares overflow, and vanish.
     max(axis=-1, => max(  # one scale for all rows. The small ones vanish: each row needs its own.
@@ -226,7 +230,7 @@ def rms_forward_safe(x, gamma, eps):
     return gamma * (small * rstd), rstd / s
 
 
-def _blocks_are_used(function):
+def _judge_blocks(function):
     """Judge by an x of 2 MiB, in blocks of 32 KiB."""
     x = np.random.default_rng(79).standard_normal((2048, 256), np.float32)
     arrays = {"x": x, "gamma": np.ones(256, np.float32)}
@@ -239,7 +243,7 @@ def _block_cases():
         yield f"{N} rows in blocks of {rows}", (a.x, a.gamma, eps, rows)
 
 
-@exercise("y rstd", _block_cases, judge=_blocks_are_used)
+@exercise("y rstd", _block_cases, judge=_judge_blocks)
 @mistakes("""
     len(x), rows) => len(x) - rows + 1, rows)  # the last, shorter block of rows is missing.
     range(0, len(x), rows) => [0]  # only the first block is there.

@@ -7,7 +7,7 @@ from .data import layer, zero_at_1
 from .registry import exercise
 
 
-def _cases():
+def _stream_cases():
     for label, seed, shape, size, eps in (
         ("x of shape (B, T, D)", 80, (2, 3, 5), 1.0, 1e-3),
         ("x of shape (N, D), and a gamma that is zero", 82, (4, 3), 1.0, 1e-3),
@@ -41,7 +41,7 @@ def _arrays_in_cache(cache):
         raise TypeError("the cache holds something that is no array, tuple, list or dict")
 
 
-def _weigh(function):
+def _judge_cache(function):
     a, b = layer(86, 8, 64), layer(87, 8, 64)
     forward, backward = function()
     _, z, cache = forward(a.x, b.x, a.gamma, 1e-5)
@@ -58,9 +58,9 @@ def _weigh(function):
 
 @exercise(
     "y z dx dr dgamma",
-    _cases,
+    _stream_cases,
     prepare=lambda function: lambda *arguments: _run_pair(function, *arguments),
-    judge=_weigh,
+    judge=_judge_cache,
     expected=lambda *arguments: _run_pair(add_rms_norm, *arguments),
 )
 @mistakes(

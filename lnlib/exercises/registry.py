@@ -5,6 +5,8 @@ import difflib
 from importlib import import_module
 from pathlib import Path
 
+import numpy as np
+
 from ..checker import Exercise, Verdict, edits, functions_of, verdict_on
 from ..checker.edits import source_of_function
 
@@ -34,7 +36,7 @@ def axes_of(right):
     return edits("".join([OF_A_ROW * ("axis=-1" in source), *tables]))
 
 
-def exercise(outputs, cases, **options):
+def exercise(outputs, cases, widen=False, **options):
     """Register the decorated function as the right answer of an exercise named like it.
 
     Parameters
@@ -43,6 +45,9 @@ def exercise(outputs, cases, **options):
         The names of what it returns, separated by spaces.
     cases : dict of str to tuple, or callable
         What is special about the input -> the arguments; or () -> such a dict, or its items.
+    widen : bool
+        Whether the answer's numbers are compared with those of the right answer in float64. Then
+        the case is one array, and so is the result.
     **options
         See `lnlib.checker.Exercise`.
     """
@@ -51,8 +56,10 @@ def exercise(outputs, cases, **options):
         return dict(cases() if callable(cases) else copy.deepcopy(cases))
 
     def register(right):
-        rtol = options.get("rtol", True)
-        axes = functions_of(axes_of(right), right) if rtol else []  # True shows no axis
+        if widen:
+            options["expected"] = lambda x: right(x.astype(np.float64)).astype(x.dtype)
+        shows_axes = options.get("rtol") != 0  # True and False do not
+        axes = functions_of(axes_of(right), right) if shows_axes else []
         known = right.mistakes + axes
         EXERCISES[right.__name__] = Exercise(right, outputs.split(), as_dict, known, **options)
         return right

@@ -33,34 +33,46 @@ def blocks_are_used(function, arrays, numbers, matrices, cache_bytes):
     result, steps = trace(lambda *given: function(*given, *numbers), *arrays.values())
     # check itself fills what np.empty gives; and who fills an array with one number reads no row
     steps = [step for step in steps if step.name != "fill"]
-    rows, matrix = numbers[-1], arrays[matrices[0]]
-    longest = max(steps, key=_longest)
-    if _longest(longest) > rows * matrix[0].nbytes:
-        return (
-            f"The numbers are right, but where rows is {rows}, an operation ({longest.name}) goes "
-            f"over {_longest(longest) / matrix[0].nbytes:.0f} rows at once. Is it outside the loop?"
-        )
-    for name in matrices:
-        mine = _only(steps, [arrays[name]])
-        sizes = [size for step in mine for _, size in step.reads]
-        times = traffic(mine, cache_bytes) / matrix.nbytes
-        if times > 1.5:
-            return (
-                f"The numbers are right, but {name} comes from memory {times:.0f} times. Do all "
-                "that some rows need while they are in the cache."
-            )
-        if sizes and max(sizes) < rows * matrix[0].nbytes:
-            return (
-                f"The numbers are right, but where rows is {rows}, no operation takes more than "
-                f"{max(sizes) / matrix[0].nbytes:.0f} row of {name}: NumPy starts too often."
-            )
+    rows, shown = numbers[-1], [arrays[name] for name in matrices]
+    problems = [_problem_of_length(steps, rows, shown[0][0].nbytes)]
+    problems += [
+        _problem_of_reading(name, array, _only(steps, [array]), rows, cache_bytes)
+        for name, array in zip(matrices, shown)
+    ]
+    if any(problems):
+        return f"The numbers are right, but {next(filter(None, problems))}"
     # small temporaries are left out: where they lie, and so what they cost, is malloc's choice
-    of_matrices = _only(steps, [*(arrays[name] for name in matrices), result[0]])
-    moved, least = traffic(of_matrices, cache_bytes) / matrix.nbytes, len(matrices) + 1
-    message = f"{moved:.0f} values per element moved; {least} must."
-    if moved > least + 1.5:  # one more: who begins with zeros writes the result twice
+    moved = traffic(_only(steps, [*shown, result[0]]), cache_bytes) / shown[0].nbytes
+    message = f"{moved:.0f} values per element moved; {len(matrices) + 1} must."
+    if moved > len(matrices) + 2.5:  # one more: who begins with zeros writes the result twice
         return f"The numbers are right, but {message} Is the result made in several steps?"
     return Score(message)
+
+
+def _problem_of_length(steps, rows, row_bytes):
+    """Say if an operation goes over more rows than it should, or return None."""
+    longest = max(steps, key=_longest)
+    if (size := _longest(longest)) > rows * row_bytes:
+        return (
+            f"where rows is {rows}, an operation ({longest.name}) goes over "
+            f"{size / row_bytes:.0f} rows at once. Is it outside the loop?"
+        )
+
+
+def _problem_of_reading(name, array, steps, rows, cache_bytes):
+    """Say if steps read an array too often, or too little of it at a time, or return None."""
+    times, row_bytes = traffic(steps, cache_bytes) / array.nbytes, array[0].nbytes
+    if times > 1.5:
+        return (
+            f"{name} comes from memory {times:.0f} times. Do all that some rows need while they "
+            "are in the cache."
+        )
+    longest = max((size for step in steps for _, size in step.reads), default=rows * row_bytes)
+    if longest < rows * row_bytes:
+        return (
+            f"where rows is {rows}, no operation takes more than {longest / row_bytes:.0f} row of "
+            f"{name}: NumPy starts too often."
+        )
 
 
 def _only(steps, arrays):

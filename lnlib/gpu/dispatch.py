@@ -32,6 +32,7 @@ ROWS_PER_GROUP = 20  # longer float32 sums could lose more than the promised 4e-
 
 FORWARD = "forward", "forward_looping"
 BACKWARD = "backward", "backward_atomic", "backward_single", "backward_looping"
+FLOAT32_ONLY = "backward_atomic", "backward_single"
 # Numbers in memory, by the name of the dtype. NumPy has no bfloat16: its bits come as uint16.
 STORED = {
     "float32": "float", "float16": "__half",
@@ -91,25 +92,31 @@ def choose(kernel, D, width, shared_limit=np.inf, types=()):
     ValueError
         If the kernel was not written for rows as long as that, or for those types.
     """
-    only = kernel in ("backward_atomic", "backward_single")
-    if only and types:
+    if kernel in FLOAT32_ONLY and types:
         raise ValueError(f"{kernel} is for float32; backward takes half types too")
     tile = _tile(kernel, D, width, shared_limit)
-    if tile is None and only:
+    if tile is not None:
+        return _tiled(kernel, tile, width, types)
+    if kernel in FLOAT32_ONLY:
         raise ValueError(f"{kernel} cannot hold rows of {D} entries; backward takes rows of any D")
-    if tile is None:
-        looping = "forward_looping" if kernel in FORWARD else "backward_columns"
-        return _instantiation(looping, LOOPING_THREADS, (width,), types)
-    threads, entries, *blocks = tile
-    rows, sums = WARPS.get(kernel, 1) if threads == 32 else 1, 0
-    words = [entries // width, width]
-    if blocks:
-        in_registers = tile not in SHARED_TILES.values()
-        sums = 0 if in_registers else 8 * rows * threads * entries  # two float32 per entry
-        words += [rows, *blocks, "IN_REGISTERS" if in_registers else "IN_SHARED"]
-    elif kernel == "forward":
-        words.append(rows)
-    return _instantiation(kernel, threads, words, types, sums, rows)
+    looping = "forward_looping" if kernel in FORWARD else "backward_columns"
+    return _instantiation(looping, LOOPING_THREADS, (width,), types)
+
+
+def _tiled(kernel, tile, width, types):
+    """Return the instantiation of a kernel that holds its rows in tiles."""
+    threads, entries, *resident = tile
+    rows = WARPS.get(kernel, 1) if threads == 32 else 1
+    vectors = entries // width, width
+    if kernel == "backward_atomic":
+        return _instantiation(kernel, threads, vectors)
+    if kernel == "forward":
+        return _instantiation(kernel, threads, (*vectors, rows), types, rows=rows)
+    in_shared = tile in SHARED_TILES.values()
+    place = "IN_SHARED" if in_shared else "IN_REGISTERS"
+    shared_bytes = 8 * rows * threads * entries if in_shared else 0  # two float32 per entry
+    parameters = *vectors, rows, *resident, place
+    return _instantiation(kernel, threads, parameters, types, shared_bytes, rows)
 
 
 def _tile(kernel, D, width, shared_limit):
@@ -137,9 +144,9 @@ def column_sums(rows, types=()):
     return _instantiation("column_sums", threads, (COLUMNS,), types[-1:])
 
 
-def _instantiation(kernel, threads, words, types, shared_bytes=0, rows=1):
-    """Return an Instantiation; threads of a row come first in its name, and types come last."""
-    expression = f"{kernel}<{', '.join(map(str, (threads, *words, *types)))}>"
+def _instantiation(kernel, threads, parameters, types=(), shared_bytes=0, rows=1):
+    """Return an Instantiation: its template takes the threads of a row, parameters and types."""
+    expression = f"{kernel}<{', '.join(map(str, (threads, *parameters, *types)))}>"
     return Instantiation(expression, threads * rows, shared_bytes, rows)
 
 
@@ -161,11 +168,26 @@ def blocks_for(rows, resident, rows_at_a_time=1):
     return -(-rows // (rows_per_group * rows_at_a_time))
 
 
-def column_blocks(rows, D, width, resident):
-    """Return how many blocks of "backward_columns" there are, and how many share the rows."""
-    across = -(-D // (width * LOOPING_THREADS))
-    down = max(1, min(rows, resident // across))
-    return across * down, down
+def grid(chosen, rows, D, width, resident):
+    """Return how many blocks a launch has, and how many of them share the rows.
+
+    Parameters
+    ----------
+    chosen : Instantiation
+    rows, D, width : int
+    resident : int
+        How many of its blocks the GPU holds at a time: more have no use where each block has sums
+        over its rows.
+    """
+    if chosen.kernel == "backward_columns":
+        across = -(-D // (width * chosen.threads))
+        down = max(1, min(rows, resident // across))
+        return across * down, down
+    if chosen.kernel in ("backward", "backward_single"):
+        blocks = blocks_for(rows, resident, chosen.rows)
+    else:
+        blocks = -(-rows // chosen.rows)
+    return blocks, blocks
 
 
 def every(shared_limit, x="float32", gamma=None):

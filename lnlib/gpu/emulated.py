@@ -116,7 +116,7 @@ def backend(order="forward", source=None, counts=None, flush=FLUSHES):
         empty=_empty,
         address=lambda array: array.ctypes.data,
         check_place=lambda name, array: None,
-        run=functools.partial(_emulate_instance, source, order, counts, flush),
+        run=functools.partial(_emulate_chosen, source, order, counts, flush),
         resident_blocks=lambda chosen: BLOCKS,
         shared_limit=lambda: SHARED_BYTES,
     )
@@ -127,12 +127,12 @@ def _empty(shape, dtype):
     return np.full(shape, -1, f"i{np.dtype(dtype).itemsize}").view(dtype)
 
 
-def _emulate_instance(source, order, counts, flush, chosen, blocks, inputs, outputs, numbers):
-    kernel, threads, shared_bytes = chosen[:3]
-    arguments = inputs | outputs | numbers
+def _emulate_chosen(source, order, counts, flush, chosen, blocks, inputs, outputs, numbers):
+    """Run an Instantiation, and put into outputs what it left there."""
     launch = emulator.Launch(
-        source, kernel, blocks, threads, arguments, shared_bytes, file="layernorm.cu"
-    )
+        source, chosen.expression, blocks, chosen.threads, inputs | outputs | numbers,
+        chosen.shared_bytes, file="layernorm.cu",
+    )  # fmt: skip
     left = emulate(launch, order, counts, flush=flush)
     for name, array in outputs.items():
         array[...] = left[name]

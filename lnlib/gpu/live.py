@@ -119,19 +119,18 @@ def backend():
         empty=cupy.empty,
         address=lambda array: array.data.ptr,
         check_place=_check_place,
-        run=_launch_instance,
+        run=_launch_chosen,
         resident_blocks=_resident_blocks,
         shared_limit=lambda: cupy.cuda.Device().attributes["MaxSharedMemoryPerBlockOptin"],
     )
 
 
-def _resident_blocks(instantiation):
-    """Ask the driver how many blocks of a kernel the current device holds at a time."""
-    kernel, threads, shared_bytes = instantiation[:3]
-    cuda, function = backend().xp.cuda, _function(_device(), kernel, shared_bytes).kernel
+def _resident_blocks(chosen):
+    """Ask the driver how many blocks of an Instantiation the current device holds at a time."""
+    cuda, function = backend().xp.cuda, _function(_device(), chosen).kernel
     ask = cuda.driver.occupancyMaxActiveBlocksPerMultiprocessor
     multiprocessors = cuda.Device().attributes["MultiProcessorCount"]
-    return multiprocessors * ask(function.ptr, threads, shared_bytes)
+    return multiprocessors * ask(function.ptr, chosen.threads, chosen.shared_bytes)
 
 
 def _check_place(name, array):
@@ -140,12 +139,11 @@ def _check_place(name, array):
         raise ValueError(f"{name} must be on the current device, {_device()}, got device {place}")
 
 
-def _launch_instance(instantiation, blocks, inputs, outputs, numbers):
-    kernel, threads, shared_bytes = instantiation[:3]
+def _launch_chosen(chosen, blocks, inputs, outputs, numbers):
     # CuPy passes arrays as pointers and NumPy's scalars as what they are: np.int32 as int, ...
     arguments = (*inputs.values(), *outputs.values(), *numbers.values())
-    function = _function(_device(), kernel, shared_bytes)
-    function((blocks,), (threads,), arguments, shared_mem=shared_bytes)
+    function = _function(_device(), chosen)
+    function((blocks,), (chosen.threads,), arguments, shared_mem=chosen.shared_bytes)
 
 
 def _device():
@@ -153,12 +151,13 @@ def _device():
 
 
 @functools.cache
-def _function(device, kernel, shared_bytes):
-    """Compile one instance of a kernel for the current device, which is device."""
+def _function(device, chosen):
+    """Compile an Instantiation for the current device, which is device."""
+    name = chosen.expression
     module = backend().xp.RawModule(
-        code=read_source(), options=options([kernel]), name_expressions=(kernel,)
+        code=read_source(), options=options([name]), name_expressions=(name,)
     )
-    function = module.get_function(kernel)
-    if shared_bytes > 48 * 1024:  # more than that has to be asked for
-        function.max_dynamic_shared_size_bytes = shared_bytes
+    function = module.get_function(name)
+    if chosen.shared_bytes > 48 * 1024:  # more than that has to be asked for
+        function.max_dynamic_shared_size_bytes = chosen.shared_bytes
     return function

@@ -12,7 +12,7 @@ INSTALL = "pip install -e '.[gpu]'"  # CuPy, NVRTC and CUDA's headers; not on ma
 
 
 class Compiled(NamedTuple):
-    """One instance of a kernel.
+    """One instantiation of a kernel.
 
     Attributes
     ----------
@@ -33,7 +33,7 @@ class Compiled(NamedTuple):
 
 
 def options(kernels):
-    """Return the compiler's options for these instances."""
+    """Return the compiler's options for these instantiations."""
     words = {"__half": "-DWITH_HALF", "__nv_bfloat16": "-DWITH_BFLOAT16"}
     named = " ".join(kernels)
     return ("-std=c++17", *(option for word, option in words.items() if word in named))
@@ -47,8 +47,8 @@ def compile(arch="sm_90", kernels=None, source=None):
     arch : str
         "sm_70", "sm_80", ...: "sm_" and the compute capability without its dot.
     kernels : iterable of str, optional
-        C++ names of instances, such as "forward<64, 4, 4>". By default all that can be launched
-        for float32 on a GPU with 227 KiB of shared memory per block.
+        C++ names of instantiations, such as "forward<64, 4, 4>". By default all that can be
+        launched for float32 on a GPU with 227 KiB of shared memory per block.
     source : str, optional
         CUDA C++ to compile instead of layernorm.cu.
 
@@ -66,17 +66,11 @@ def compile(arch="sm_90", kernels=None, source=None):
     nvrtc = cupy_with_nvrtc().cuda.nvrtc
     kernels = list(every(SHARED_LIMIT) if kernels is None else kernels)
     source = read_source() if source is None else source
-    # The options are those that CuPy adds when it compiles for a real GPU, and a report.
-    flags = [f"-arch={arch}", *options(kernels), "-ftz=true", "--ptxas-options=-v"]
-    if "-DWITH_" in " ".join(flags) or "#include <cuda_" in source:
-        from cuda import pathfinder  # which CuPy needs, too
-
-        flags.append(f"-I{pathfinder.find_nvidia_header_directory('cudart')}")
     program = nvrtc.createProgram(source, "layernorm.cu", (), ())
     try:
         for kernel in kernels:
             nvrtc.addNameExpression(program, kernel)
-        nvrtc.compileProgram(program, tuple(flags))
+        nvrtc.compileProgram(program, _flags(arch, kernels, source))
         ptx, log = nvrtc.getPTX(program), nvrtc.getProgramLog(program)
         ptx = ptx.decode() if isinstance(ptx, bytes) else ptx
         names = {kernel: nvrtc.getLoweredName(program, kernel) for kernel in kernels}
@@ -86,6 +80,16 @@ def compile(arch="sm_90", kernels=None, source=None):
     finally:
         nvrtc.destroyProgram(program)
     return {kernel: _compiled(name, ptx, log) for kernel, name in names.items()}
+
+
+def _flags(arch, kernels, source):
+    """Return the options that CuPy adds when it compiles for a real GPU, and that of a report."""
+    flags = [f"-arch={arch}", *options(kernels), "-ftz=true", "--ptxas-options=-v"]
+    if "-DWITH_" in " ".join(flags) or "#include <cuda_" in source:
+        from cuda import pathfinder  # which CuPy needs, too
+
+        flags.append(f"-I{pathfinder.find_nvidia_header_directory('cudart')}")
+    return tuple(flags)
 
 
 def is_valid(launch):

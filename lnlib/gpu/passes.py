@@ -10,6 +10,7 @@ from . import dispatch
 from .arguments import check_array, check_kernel, check_parameter, check_size, load_width
 
 SINGLE_LIMIT = 512 * 1024  # bytes of partial sums that one block can add up without delay
+SAVED = "mean", "mean_lo", "rstd"  # of each row, for the backward pass
 
 
 class Backend(NamedTuple):
@@ -94,89 +95,120 @@ def _numbers(x):
 
 def backward(backend, dy, cache, kernel="backward", width=None):
     """Launch the backward pass; see `lnlib.gpu.layer_norm_backward` for the arguments."""
-    check_kernel(kernel, dispatch.BACKWARD)
-    if not isinstance(cache, Cache):
-        raise TypeError(f"cache must be a lnlib.gpu.Cache, got {type(cache).__name__}")
-    x, mean, mean_lo, rstd, gamma = cache
-    check_array(backend, "cache.x", x)
-    saved = {"mean": mean, "mean_lo": mean_lo, "rstd": rstd}
-    for name, array in saved.items():
-        check_array(backend, f"cache.{name}", array, (*x.shape[:-1], 1), "float32")
-    check_parameter(backend, "cache.gamma", gamma, x)
-    check_array(backend, "dy", dy, x.shape, x.dtype)
-    D = x.shape[-1]
+    _check_backward(backend, dy, cache, kernel)
+    x, gamma, D = cache.x, cache.gamma, cache.x.shape[-1]
     dx = backend.empty(x.shape, x.dtype)
     width = load_width(backend, width, D, x, dy, gamma, dx)
     types = dispatch.types_of(x.dtype, gamma.dtype)
     chosen = dispatch.choose(kernel, D, width, backend.shared_limit(), types)
     if x.size == 0:
         return dx, *backend.xp.zeros((2, D), gamma.dtype)
-    inputs = {"x": x, "dy": dy, "gamma": gamma} | saved
-    if chosen.kernel == "backward_atomic":
-        return dx, *_add_atomically(backend, chosen, inputs, dx)
-    if chosen.kernel == "backward_columns":
-        partial = _read_twice(backend, chosen, inputs, dx, width, types)
-    elif chosen.kernel == "backward_single":
-        return dx, *_launch_once(backend, chosen, inputs, dx)
-    else:
-        partial = _partial_sums(backend, chosen, dx)
-        outputs = {"dx": dx, "partial": partial}
-        backend.run(chosen, len(partial), inputs, outputs, _numbers(dx))
-    return dx, *_add_up(backend, partial, gamma.dtype, types)
+    inputs = {"x": x, "dy": dy} | {name: getattr(cache, name) for name in ("gamma", *SAVED)}
+    return dx, *STAGES[chosen.kernel](_Backward(backend, chosen, inputs, dx, width, types))
 
 
-def _add_atomically(backend, chosen, inputs, dx):
-    """Launch a block for each row; return dgamma and dbeta."""
-    D = dx.shape[-1]
-    dgamma, dbeta = backend.xp.zeros((2, D), np.float32)
-    outputs = {"dx": dx, "dgamma": dgamma, "dbeta": dbeta}
-    backend.run(chosen, dx.size // D, inputs, outputs, _numbers(dx))
+def _check_backward(backend, dy, cache, kernel):
+    """Raise TypeError or ValueError if these cannot be arguments of `backward`."""
+    check_kernel(kernel, dispatch.BACKWARD)
+    if not isinstance(cache, Cache):
+        raise TypeError(f"cache must be a lnlib.gpu.Cache, got {type(cache).__name__}")
+    x = cache.x
+    check_array(backend, "cache.x", x)
+    for name in SAVED:
+        array = getattr(cache, name)
+        check_array(backend, f"cache.{name}", array, (*x.shape[:-1], 1), "float32")
+    check_parameter(backend, "cache.gamma", cache.gamma, x)
+    check_array(backend, "dy", dy, x.shape, x.dtype)
+
+
+class _Backward(NamedTuple):
+    """A backward pass whose arguments have been checked.
+
+    Attributes
+    ----------
+    backend : Backend
+    chosen : dispatch.Instantiation
+        Of the kernel that writes dx.
+    inputs : dict of str to array
+        In the order of the kernel's arguments.
+    dx : array
+    width : int
+        Entries per load.
+    types : tuple of str
+        From `dispatch.types_of`.
+    """
+
+    backend: Backend
+    chosen: dispatch.Instantiation
+    inputs: dict
+    dx: Any
+    width: int
+    types: tuple
+
+    def grid(self):
+        """Return how many blocks there are, and an empty array: sums of each of their groups."""
+        rows, D = self.dx.size // self.dx.shape[-1], self.dx.shape[-1]
+        resident = self.backend.resident_blocks(self.chosen)
+        blocks, sharing = dispatch.grid(self.chosen, rows, D, self.width, resident)
+        return blocks, self.backend.empty((sharing, 2, D), np.float32)
+
+    def run(self, blocks, **more):
+        """Launch the kernel; more are the arrays that it writes beside dx."""
+        outputs = {"dx": self.dx, **more}
+        self.backend.run(self.chosen, blocks, self.inputs, outputs, _numbers(self.dx))
+
+
+def _atomically(given):
+    """Launch a block for each row, whose sums are added by atomics; return dgamma and dbeta."""
+    D = given.dx.shape[-1]
+    dgamma, dbeta = given.backend.xp.zeros((2, D), np.float32)
+    given.run(given.dx.size // D, dgamma=dgamma, dbeta=dbeta)
     return dgamma, dbeta
 
 
-def _launch_once(backend, chosen, inputs, dx):
-    """Launch both stages in one; return dgamma and dbeta."""
-    partial = _partial_sums(backend, chosen, dx)
+def _in_one_launch(given):
+    """Launch blocks of which the last one adds up all sums; return dgamma and dbeta."""
+    blocks, partial = given.grid()
     if partial.nbytes > SINGLE_LIMIT:
         raise ValueError(
             f"backward_single is for at most {SINGLE_LIMIT} bytes of partial sums, which one "
             f"block adds up, got {partial.nbytes}; backward takes any"
         )
-    gradients = backend.empty(partial.shape[1:], np.float32)
-    outputs = {"dx": dx, "partial": partial, "gradients": gradients}
-    outputs["counter"] = backend.xp.zeros(1, np.int32)
-    backend.run(chosen, len(partial), inputs, outputs, _numbers(dx))
+    gradients = given.backend.empty(partial.shape[1:], np.float32)
+    counter = given.backend.xp.zeros(1, np.int32)
+    given.run(blocks, partial=partial, gradients=gradients, counter=counter)
     return gradients
 
 
-def _partial_sums(backend, chosen, dx):
-    """Return an empty array: dgamma and dbeta of each block."""
-    D = dx.shape[-1]
-    resident = backend.resident_blocks(chosen)
-    blocks = dispatch.blocks_for(dx.size // D, resident, chosen.rows)
-    return backend.empty((blocks, 2, D), np.float32)
+def _in_two_stages(given):
+    """Launch blocks that leave partial sums, and add these up; return dgamma and dbeta."""
+    blocks, partial = given.grid()
+    given.run(blocks, partial=partial)
+    return _add_up(given, partial)
 
 
-def _read_twice(backend, chosen, inputs, dx, width, types):
-    """Launch the two kernels for rows whose sums do not fit; return partial sums."""
-    D = dx.shape[-1]
-    rows, first = dx.size // D, dispatch.row_means(width, types)
-    means = backend.empty((rows, 3), np.float32)
-    backend.run(first, rows, inputs, {"means": means}, _numbers(dx))
-    resident = backend.resident_blocks(chosen)
-    blocks, down = dispatch.column_blocks(rows, D, width, resident)
-    outputs = {"dx": dx, "partial": backend.empty((down, 2, D), np.float32)}
-    inputs = inputs | {"means": means}
-    backend.run(chosen, blocks, inputs, outputs, _numbers(dx))
-    return outputs["partial"]
+def _after_row_means(given):
+    """Launch two kernels that read x and dy, and add up their sums; return dgamma and dbeta."""
+    rows, first = given.dx.size // given.dx.shape[-1], dispatch.row_means(given.width, given.types)
+    means = given.backend.empty((rows, 3), np.float32)
+    given.backend.run(first, rows, given.inputs, {"means": means}, _numbers(given.dx))
+    return _in_two_stages(given._replace(inputs=given.inputs | {"means": means}))
 
 
-def _add_up(backend, partial, dtype, types):
+STAGES = {  # of each kernel that writes dx
+    "backward": _in_two_stages,
+    "backward_columns": _after_row_means,
+    "backward_single": _in_one_launch,
+    "backward_atomic": _atomically,
+}
+
+
+def _add_up(given, partial):
     """Launch the second stage; return dgamma and dbeta."""
     blocks, _, D = partial.shape
-    gradients = backend.empty((2, D), dtype)
+    gradients = given.backend.empty((2, D), given.inputs["gamma"].dtype)
     numbers = {"rows": np.int32(blocks), "columns": np.int32(2 * D)}
-    chosen = dispatch.column_sums(blocks, types)
-    grid = -(-2 * D // dispatch.COLUMNS)
-    backend.run(chosen, grid, {"partial": partial}, {"gradients": gradients}, numbers)
+    chosen = dispatch.column_sums(blocks, given.types)
+    outputs = {"gradients": gradients}
+    given.backend.run(chosen, -(-2 * D // dispatch.COLUMNS), {"partial": partial}, outputs, numbers)
     return gradients

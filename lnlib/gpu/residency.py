@@ -3,7 +3,7 @@
 from typing import NamedTuple
 
 from . import nvrtc
-from .dispatch import MEANS_ENTRIES, blocks_for, choose, column_blocks, row_means
+from .dispatch import MEANS_ENTRIES, choose, grid, row_means
 
 
 class Limits(NamedTuple):
@@ -119,33 +119,30 @@ def occupancy(kernel, rows, D, arch="sm_90"):
         As `lnlib.gpu.compile`; ValueError also for an arch that is not in the table.
     """
     limits, width = _limits(arch), 1 if D % 4 else 4
-    chosen = (
-        choose(kernel, D, width, limits.shared_per_block)
-        if kernel != "row_means"
-        else row_means(width)
-    )
-    compiled = nvrtc.compile(arch, [chosen.expression])[chosen.expression]
-    resident, limited_by = resident_blocks(
-        arch, chosen.threads, compiled.registers, compiled.shared + chosen.shared_bytes
-    )
-    at_a_time = resident * limits.multiprocessors
-    floats = chosen.rows * D  # that a block asks for together: of each array
-    if chosen.kernel in ("forward_looping", "backward_columns"):
-        floats = chosen.threads * width  # they wait for one load before they ask for the next
-    if chosen.kernel == "row_means":
-        floats = min(D, chosen.threads * MEANS_ENTRIES)  # what it keeps of dy
-    if chosen.kernel == "backward_columns":
-        blocks, _ = column_blocks(rows, D, width, at_a_time)
-    elif chosen.kernel in ("backward", "backward_single"):
-        blocks = blocks_for(rows, at_a_time, chosen.rows)
+    if kernel == "row_means":
+        chosen = row_means(width)
     else:
-        blocks = -(-rows // chosen.rows)
+        chosen = choose(kernel, D, width, limits.shared_per_block)
+    compiled = nvrtc.compile(arch, [chosen.expression])[chosen.expression]
+    shared = compiled.shared + chosen.shared_bytes
+    resident, limited_by = resident_blocks(arch, chosen.threads, compiled.registers, shared)
+    at_a_time = resident * limits.multiprocessors
+    blocks, _ = grid(chosen, rows, D, width, at_a_time)
     arrays = 2 if chosen.kernel.startswith("backward") else 1  # x and dy; one of them
-    in_flight = resident * floats * 4 * arrays
+    in_flight = resident * _floats_asked(chosen, D, width) * 4 * arrays
     return Occupancy(
         chosen.expression, compiled.registers, compiled.spilled,
         resident, limited_by, blocks, blocks / at_a_time, in_flight,
     )  # fmt: skip
+
+
+def _floats_asked(chosen, D, width):
+    """Return how many entries of each array a block asks for before it waits for them."""
+    if chosen.kernel in ("forward_looping", "backward_columns"):
+        return chosen.threads * width  # one load
+    if chosen.kernel == "row_means":
+        return min(D, chosen.threads * MEANS_ENTRIES)  # what it keeps of dy
+    return chosen.rows * D
 
 
 def _limits(arch):

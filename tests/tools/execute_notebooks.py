@@ -43,6 +43,7 @@ METADATA = {
 REFRESH = "run python tests/tools/refresh.py"  # what a test says about what is out of date
 QUIET = ["--IPKernelApp.log_level=ERROR"]  # a kernel warns of eavesdroppers on this machine
 NAVIGATION = "navigation-top", "navigation-end"  # ids of cells
+BRANCHES = {"11": "02"}  # side roads that are reached from another lesson than the one before
 
 
 def parse(content):
@@ -89,18 +90,30 @@ def title(path):
     return cells_of(path)[0].source.splitlines()[0].removeprefix("# ")
 
 
+def neighbours(path):
+    """Return the pages before and after a page, as two lists of at most one.
+
+    Before a branch stands the lesson that it is reached from; after it, the lesson after that one.
+    """
+    number = path.name[:2]
+    pages = [page for page in (INDEX, *lessons()) if page.name[:2] not in BRANCHES]
+    k = [page.name[:2] for page in pages].index(BRANCHES.get(number, number))
+    before = pages[k : k + 1] if number in BRANCHES else pages[max(k - 1, 0) : k]
+    return before, pages[k + 1 : k + 2]
+
+
 def navigation(path):
     """Return the links, in Markdown, to the pages before and after a notebook."""
-    pages = [INDEX, *lessons()]
-    k = next(k for k, page in enumerate(pages) if page.name[:2] == path.name[:2])
-    after = [(f"{title(page)} →", page) for page in pages[k + 1 : k + 2]]
-    if path == pages[k]:
-        links = [(f"← {title(page)}", page) for page in pages[max(k - 1, 0) : k]]
+    page = next(page for page in (INDEX, *lessons()) if page.name[:2] == path.name[:2])
+    before, after = neighbours(page)
+    after = [(f"{title(each)} →", each) for each in after]
+    if path == page:
+        links = [(f"← {title(each)}", each) for each in before]
         if solutions(path).exists():
             links.append(("Solutions", solutions(path)))
         links += after
     else:
-        links = [(f"← back to {title(pages[k])}", pages[k]), *after]
+        links = [(f"← back to {title(page)}", page), *after]
     targets = [Path(os.path.relpath(page, path.parent)).as_posix() for _, page in links]
     return " | ".join(f"[{text}]({target})" for (text, _), target in zip(links, targets))
 

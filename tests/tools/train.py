@@ -1,10 +1,10 @@
-"""Train lesson 02's network many times and store the results: python tests/tools/train.py
+"""Train lesson 11's network many times and store the results: python tests/tools/train.py
 
 Writes notebooks/recorded/training.json, in a few minutes on one core. It holds four experiments:
 "factors", the network with and without LayerNorm, with default and with He weights, gamma and beta
 learned or frozen, over rates and seeds; "adam", four of these networks trained by Adam; "museum",
 the network with LayerNorm and each wrong backward pass of lnlib.bugs, from smaller rates on; and
-"long", the loss after each of 30 epochs, with and without the mean term of dx. Lesson 02 shows the
+"long", the loss after each of 30 epochs, with and without the mean term of dx. Lesson 11 shows the
 functions from LayerNorm to train, word for word, reads the experiments from the file, and trains a
 sample of them again.
 
@@ -50,7 +50,7 @@ EPOCHS = 30  # of the long runs
 
 
 def digits():
-    """Return the images of lesson 02, (N, 64), and their labels, (N,), to train and to test."""
+    """Return the images of lesson 11, (N, 64), and their labels, (N,), to train and to test."""
     data = np.load(NOTEBOOKS / "data" / "digits.npz")
     order = np.random.default_rng(seed=0).permutation(len(data["labels"]))
     train_x, test_x = np.split(data["images"].reshape(-1, 64)[order] / 16, [1297])  # (N, 64)
