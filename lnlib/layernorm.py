@@ -161,12 +161,14 @@ def layer_norm_backward_staged(dy, x, gamma, eps=1e-5):
 
 
 def _times_gamma(gamma, dy):
-    """Return gamma * dy - mean(gamma) * mean(dy), with dy centred before gamma multiplies it.
+    """Return gamma * dy, less a constant in each row, with dy centred before gamma multiplies it.
 
-    Adding a constant to all entries of g does not change dx. Without this one, a large mean of dy
-    would be rounded in every product gamma * dy, each time differently.
+    A constant in all entries of g does not change dx. Without this, a large mean of dy would be
+    rounded in every product gamma * dy, each time differently. A mean that is small beside dy stays
+    in: where gamma hides nearly all of dy, its rounding error could be larger than what is left.
     """
     mean = dy.mean(axis=-1, keepdims=True, dtype=np.result_type(dy, gamma))  # (..., 1)
+    mean[np.abs(mean) < np.abs(dy).mean(axis=-1, keepdims=True) / 100] = 0
     g = gamma * (dy - mean)  # (..., D)
     g += mean * (gamma - gamma.mean())
     return g
