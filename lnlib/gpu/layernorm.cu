@@ -319,8 +319,7 @@ __global__ void __launch_bounds__(THREADS) forward_looping(
 // rstd * (g - mean(g) - x_hat * mean(g * x_hat)). If g has a large mean, rounding leaves a part of
 // it in g - mean(g), as it does in x - mean(x). So g is centred twice, too. The first time
 // mean(dy) * mean(gamma) is near enough, and the second time finds what is left. It is subtracted
-// before the product gamma * dy is rounded: fmaf(a, b, c) is
-// a * b + c, rounded once.
+// before the product gamma * dy is rounded: fmaf(a, b, c) is a * b + c, rounded once.
 
 // x_hat from x and the three saved numbers of its row.
 struct Row {
@@ -359,17 +358,17 @@ __device__ float mean_of_gamma(const Vector<WIDTH, P> *gamma, int vectors, float
 template <int WIDTH>
 __device__ float2 sums_of(Vector<WIDTH> d)
 {
-    Vector<WIDTH> sizes;
+    float size = 0;
     for (int j = 0; j < WIDTH; j++)
-        sizes.at[j] = fabsf(d.at[j]);
-    return make_float2(sum(d), sum(sizes));
+        size += fabsf(d.at[j]);
+    return make_float2(sum(d), size);
 }
 
-// About the mean of gamma * dy, from dy's sums. 0 where the mean of dy is small beside dy: where
-// gamma hides nearly all of dy, the mean's rounding could be larger than what is left.
+// About the mean of gamma * dy, from dy's sums. It is 0 where the mean of dy is small beside dy:
+// where gamma hides nearly all of dy, that mean's rounding error can be larger than what is left.
 __device__ float near_mean(float2 sums, float one_over_D, float gamma_mean)
 {
-    return fabsf(sums.x) < sums.y / 100 ? 0 : sums.x * one_over_D * gamma_mean;
+    return 100 * fabsf(sums.x) < sums.y ? 0 : sums.x * one_over_D * gamma_mean;
 }
 
 // From x_hat and dy in registers: g, centred once; then its mean and the mean of g * x_hat, in one
@@ -380,12 +379,13 @@ __device__ void write_dx(
     long long start, int vectors, float one_over_D, const Vector<WIDTH> (&x_hat)[VECTORS],
     Vector<WIDTH> (&g)[VECTORS])
 {
+    __syncwarp();  // in PTX no load is moved past this: registers would be too few
     float2 sums = make_float2(0, 0);  // of dy and of its sizes
 #pragma unroll
     for (int v = 0; v < VECTORS; v++)
         sums = sums + sums_of(g[v]);
     const float near = near_mean(block_sum<THREADS>(sums, 0), one_over_D, gamma_mean);
-    __syncwarp();  // in PTX no load of gamma is moved before this: registers would be too few
+    __syncwarp();  // and no load of gamma before this
     Vector<WIDTH> gain[VECTORS];
     load<THREADS>(gamma, 0, vectors, gain);
 #pragma unroll
