@@ -65,7 +65,7 @@ def test_out_is_written_and_returned():
 
 @pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
 def test_a_large_result_begins_with_a_huge_page(dtype):
-    like = np.zeros((checks.LARGE // 1000 + 1, 1000 // dtype().itemsize), dtype)
+    like = np.zeros((checks.LARGE_ARRAY // 1000 + 1, 1000 // dtype().itemsize), dtype)
     for few in (like[:9], like):
         out = checks.check_out(None, few, like.dtype)
         assert out.shape == few.shape and out.dtype == dtype
