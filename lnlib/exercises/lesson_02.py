@@ -141,6 +141,10 @@ def _padded_cases():
     np.zeros_like(dy) => layer_norm_backward(dy, cache)[0]
         not 0 where keep is False; rows that do not count have no gradient.
     np.zeros_like(dy) => dy.copy()  # "
+    x_hat[keep], rstd[keep], gamma => x_hat, rstd, gamma
+    dx[keep], => dx,
+    (dy[keep], => (dy * keep[..., None],
+        NaN times 0 is NaN: leave out the rows that do not count, and multiply nothing by 0.
     return dx, dgamma, dbeta => return dx, dgamma, dy.sum(axis=(0, 1))
         summed over all rows; add up those that count.
     return dx, dgamma, dbeta => return dx, (dy * x_hat).sum(axis=(0, 1)), dbeta  # "
