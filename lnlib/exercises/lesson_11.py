@@ -72,6 +72,8 @@ def _adam_inputs():
     np.sqrt(v / (1 - 0.999**k)) + 1e-8 => np.sqrt(v) / (1 - 0.999**k) + 1e-8
         v is corrected before the root is taken.
     np.sqrt(v / (1 - 0.999**k)) => (v / (1 - 0.999**k))  # the root of v is missing.
+    m / (1 - 0.9**k) => (m - 0.1 * dW) / 0.9 / (1 - 0.9**k)
+        made with the old m; compute the new one first.
     W - rate * step => W + rate * step  # a step up: against the gradient goes W - rate * ...
     W - rate * step => -rate * step  # the step alone; return W after it.
     W - rate * step => W - step  # rate is missing.
