@@ -188,32 +188,21 @@ def line_of(*names):
     return (RED, (0, (3, 1.2))) if OF_THE_ROW.intersection(names) else (BLUE, "-")
 
 
-def computation_graph(title, nodes=None, edges=None):
-    """Draw the graph of y, with numbers in its nodes and texts at its edges ("x-mean") if given."""
-    fig, ax = plt.subplots(figsize=(7.2, 5 if nodes else 3.2))
+def computation_graph(title):
+    """Draw the graph of y."""
+    fig, ax = plt.subplots(figsize=(7.2, 3.2))
     patches = {}
     for name, (place, symbol) in GRAPH.items():
-        text = f"${symbol}$"
-        if nodes:
-            column = "\n".join(f"{value:g}" for value in np.ravel(nodes[name]))
-            text += "\n" + column.replace("-", "\N{MINUS SIGN}")
         style = {"boxstyle": "round,pad=0.35", "fc": "white", "ec": GREY, "lw": 1.5}
-        box = ax.text(
-            *place, text, ha="center", va="center", fontsize=15 if nodes else 19, bbox=style
-        )
+        box = ax.text(*place, f"${symbol}$", ha="center", va="center", fontsize=19, bbox=style)
         patches[name] = box.get_bbox_patch()
     for arrow in ARROWS:
         start, end = arrow.split("-")
         color, line = line_of(start, end)
         style = {"arrowstyle": "-|>", "lw": 2.5, "color": color, "ls": line, "shrinkA": 3}
         style |= {"shrinkB": 3, "patchA": patches[start], "patchB": patches[end]}
-        start, end = np.array(GRAPH[start][0]), np.array(GRAPH[end][0])
-        ax.annotate("", end, start, arrowprops=style)
-        if edges:
-            middle = (start + end) / 2 + (0, 0.2 if start[1] == end[1] else 0)
-            style = {"boxstyle": "square,pad=0.15", "fc": "white", "ec": "none"}
-            ax.text(*middle, edges[arrow], ha="center", va="center", fontsize=15, bbox=style)
-    ax.set(xlim=(-0.6, 10.1), ylim=(-0.8, 2.8) if nodes else (-0.3, 2.3), title=title)
+        ax.annotate("", GRAPH[end][0], GRAPH[start][0], arrowprops=style)
+    ax.set(xlim=(-0.6, 10.1), ylim=(-0.3, 2.3), title=title)
     ax.axis("off")
     return fig, ax
 

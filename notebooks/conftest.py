@@ -15,8 +15,13 @@ from execute_notebooks import QUIET
 
 HERE = Path(__file__).resolve().parent
 BARE = HERE.parent / "tests/bare"
-# To crop a figure is to draw it twice, and nobody compares the pictures.
-UNCROPPED = "get_ipython().config.InlineBackend.print_figure_kwargs = {'bbox_inches': None}"
+# Nobody compares the pictures. To crop a figure and to lay it out is to draw it several times.
+DRAWN_ONCE = """
+get_ipython().config.InlineBackend.print_figure_kwargs = {"bbox_inches": None}
+if MATPLOTLIB:
+    from matplotlib.figure import Figure
+    Figure.set_layout_engine, Figure._layout_engine = lambda self, *args, **options: None, None
+"""
 
 
 def starts_twice(start_new_kernel):
@@ -54,7 +59,8 @@ def pytest_runtest_setup(item):
             environment.setenv("PYTHONPATH", os.pathsep.join(paths))
             environment.setenv("PATH", "")
         result = yield
-    reply = run_unseen(item.parent.kernel, UNCROPPED)["content"]
+    drawn_once = DRAWN_ONCE.replace("MATPLOTLIB", str("matplotlib" in item.path.read_text("utf-8")))
+    reply = run_unseen(item.parent.kernel, drawn_once)["content"]
     assert reply["status"] == "ok", reply
     if bare:
         reply = run_unseen(item.parent.kernel, "import os; os.system('')")["content"]

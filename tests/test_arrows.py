@@ -1,13 +1,17 @@
 """Which part of lnlib may import which, so that each can be read, and lifted out, by itself."""
 
 import ast
+import doctest
 import re
+import shutil
 import subprocess
 import sys
 from collections import Counter
 
 import pytest
 from execute_notebooks import ROOT, all_notebooks, cells_of
+
+from lnlib import checker, emulator
 
 LNLIB = ROOT / "lnlib"
 ARROWS = {  # part of lnlib: the parts that it may import, besides itself
@@ -75,6 +79,15 @@ def test_tools_know_nothing_of_the_layer(tool):
     words = re.compile(r"layer.?norm|gamma|rstd|x_hat|\b(dy|eps)\b", re.IGNORECASE)
     for path in (LNLIB / tool).rglob("*.*"):
         assert path.suffix == ".pyc" or not words.search(path.read_text("utf-8")), path
+
+
+lines = pytest.mark.skipif(not shutil.which("addr2line"), reason="no addr2line: no lines named")
+
+
+@pytest.mark.parametrize("tool", [checker, pytest.param(emulator, marks=lines)])
+def test_the_example_of_a_tool_is_true(tool):
+    failed, tried = doctest.testmod(tool)
+    assert failed == 0 < tried
 
 
 def test_importing_is_light():

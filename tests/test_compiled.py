@@ -7,20 +7,14 @@ from oracle import AT_LARGE, WORST, fractions
 from lnlib import compiled
 from lnlib.emulator import compiler
 
-CALL = compiled.load()
 rng = np.random.default_rng(60)
-needs_a_compiler = pytest.mark.skipif(CALL is None, reason="needs a C++ compiler")
-
-
-@pytest.mark.skipif(compiler() is None, reason="needs a C++ compiler")
-def test_what_is_there_compiles():
-    assert CALL is not None
+needs_a_compiler = pytest.mark.skipif(compiler() is None, reason="needs a C++ compiler")
 
 
 def passes(dy, x, gamma, beta, stream):
     y, dx = compiled.empty(x.shape), compiled.empty(x.shape)
     y[:], dx[:] = np.nan, np.nan
-    return y, dx, *compiled.run_both(CALL, dy, x, gamma, beta, y, dx, stream)
+    return y, dx, *compiled.run_both(compiled.load(), dy, x, gamma, beta, y, dx, stream)
 
 
 @needs_a_compiler
@@ -51,46 +45,37 @@ def test_rows_with_an_outlier_and_dy_along_x_hat(D):
 
 @needs_a_compiler
 def test_columns_of_many_rows():
-    N, D = 200_000, 32
+    N, D = 50_000, 16
     x = rng.standard_normal((N, D), dtype=np.float32)
-    dy = 1 + rng.standard_normal((N, D), dtype=np.float32)
+    dy = 1 + x  # so that the terms of either sum have a mean
     gamma, beta = np.ones((2, D), np.float32)
     for errors in fractions(passes(dy, x, gamma, beta, True), dy, x, gamma, beta):
         assert errors.max() <= AT_LARGE
 
 
 @needs_a_compiler
-def test_regrouping_loses_the_second_centring_or_is_not_done():
-    call = compiled.load("-fassociative-math", "-fno-signed-zeros", "-fno-trapping-math")
-    x = (1e5 + rng.standard_normal((5, 768))).astype(np.float32)
-    gamma, beta = np.ones(768, np.float32), np.zeros(768, np.float32)
-    y, dx = compiled.empty(x.shape), compiled.empty(x.shape)
-    compiled.run_both(call, x, x, gamma, beta, y, dx)
-    xc = x - x.mean(axis=-1, keepdims=True, dtype=np.float64)
-    error = np.abs(y - xc / xc.std(axis=-1, keepdims=True)).max()
-    assert error < 1e-6 or error > 1e-4
-
-
-@needs_a_compiler
 def test_copy_and_sums():
+    call = compiled.load()
     x = rng.standard_normal((5, 104)).astype(np.float32)
     for stream in (False, True):
         y = np.zeros_like(x)
-        CALL("copy", x, y, *x.shape, stream)
+        call("copy", x, y, *x.shape, stream)
         assert np.array_equal(x, y)
     for parts in (1, 8, 64):
         sums = np.empty(5, np.float32)
-        CALL("sum_rows", x, sums, *x.shape, parts)
+        call("sum_rows", x, sums, *x.shape, parts)
         np.testing.assert_allclose(sums, x.sum(axis=1), atol=1e-4)
     gamma, beta = rng.standard_normal((2, 104)).astype(np.float32)
-    CALL("gain_and_shift", y, gamma, beta, *x.shape)
+    call("gain_and_shift", y, gamma, beta, *x.shape)
     np.testing.assert_allclose(y, x * gamma + beta, atol=1e-6)
 
 
 @needs_a_compiler
 def test_arrays_with_gaps_are_refused():
     with pytest.raises(ValueError, match="C-contiguous"):
-        CALL("copy", np.ones((4, 4), np.float32)[:, ::2], compiled.empty((4, 2)), 4, 2, False)
+        compiled.load()(
+            "copy", np.ones((4, 4), np.float32)[:, ::2], compiled.empty((4, 2)), 4, 2, False
+        )
 
 
 def test_empty_begins_on_a_line():
@@ -100,11 +85,7 @@ def test_empty_begins_on_a_line():
         assert array.shape == np.empty(shape).shape and array.flags.c_contiguous
 
 
-def test_without_a_compiler_there_is_nothing_to_call(monkeypatch):
-    monkeypatch.setattr(compiled, "compiler", lambda: None)
-    assert compiled.load("-DNOTHING") is None
-
-
-def test_a_compiler_that_fails_is_none(monkeypatch):
-    monkeypatch.setattr(compiled, "compiler", lambda: ["false"])
-    assert compiled.load("-DFAILS") is None
+@pytest.mark.parametrize("command", [None, ["false"]])
+def test_without_a_compiler_that_works_there_is_nothing_to_call(monkeypatch, command):
+    monkeypatch.setattr(compiled, "compiler", lambda: command)
+    assert compiled.load(f"-D{command}") is None

@@ -26,30 +26,21 @@ def traced_passes(variant, N, D, dtype=np.float32):
 
 @pytest.mark.parametrize("N, D", SHAPES)
 @pytest.mark.parametrize("variant", VARIANTS)
-def test_flops_are_those_that_run(variant, N, D):
+def test_flops_and_bytes_are_those_of_what_runs(variant, N, D):
+    """Of the blocked layer, the bytes that a small cache lets through; else all operands."""
     for direction, steps in traced_passes(variant, N, D).items():
-        rest = sum(step.flops for step in steps) - cost.cost(variant, direction, N, D).flops
+        flops, moved, _ = cost.cost(variant, direction, N, D)
+        rest = sum(step.flops for step in steps) - flops
         assert 0 <= rest <= 30 * N + 10 * D * (N // 16 + 8)  # per row, and per column of a run
-
-
-@pytest.mark.parametrize("N, D", SHAPES)
-@pytest.mark.parametrize("variant", ["textbook", "reference"])
-def test_bytes_are_the_operands_of_what_runs(variant, N, D):
-    for direction, steps in traced_passes(variant, N, D).items():
+        if variant == "blocked":
+            buffers = (1 if direction == "forward" else 2) * 4 * D * blocked.rows_per_block(N, D)
+            assert moved < traffic(steps, 8 * 2**20) < 1.1 * (moved + buffers)
+            assert traffic(steps, 2**19) > 3 * moved  # a cache that is too small
+            continue
         operands = sum(size for step in steps for _, size in step.reads + step.writes)
-        rest = operands - cost.cost(variant, direction, N, D).moved
         masks = 2 * N * D if (variant, direction) == ("reference", "forward") else 0
-        assert masks <= rest <= masks + 4 * (60 * N + 20 * D)
+        assert masks <= operands - moved <= masks + 4 * (60 * N + 20 * D)
         assert traffic(steps, 2**20) == pytest.approx(operands, rel=0.01)
-
-
-@pytest.mark.parametrize("N, D", SHAPES)
-def test_bytes_of_the_blocked_layer_are_what_a_small_cache_lets_through(N, D):
-    buffer = 4 * D * blocked.rows_per_block(N, D)
-    for (direction, steps), buffers in zip(traced_passes("blocked", N, D).items(), (1, 2)):
-        predicted = cost.cost("blocked", direction, N, D).moved
-        assert predicted < traffic(steps, 8 * 2**20) < 1.1 * (predicted + buffers * buffer)
-        assert traffic(steps, 2**19) > 3 * predicted  # a cache that is too small
 
 
 def peak_of(function, *args, **kwargs):
@@ -62,6 +53,8 @@ def peak_of(function, *args, **kwargs):
 
 _, PEAK = peak_of(lambda a: (a + a) + a, np.ones(2**20))
 ELIDES = PEAK < 12 * 2**20  # NumPy wrote over its temporary
+# NumPy 2.0 takes its buffer also where it adds up rows of float64; 2.4 does not.
+BUFFER = max(peak_of(np.sum, np.ones((64, 512)), axis=0)[1] - 2**13, 0)
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
@@ -75,6 +68,7 @@ def test_peak_memory(variant, N, D, dtype):
         _, second = peak_of(LAYERS[variant].backward, dy, cache, **options)
         for direction, peak in (("forward", first), ("backward", second)):
             predicted = cost.cost(variant, direction, N, D, dtype, out=out, elides=ELIDES).peak
+            predicted += BUFFER if variant == "blocked" and D < blocked.LONG_ROW else 0
             assert peak == pytest.approx(predicted, rel=0.05, abs=0.02 * x.nbytes)
 
 
@@ -171,16 +165,9 @@ def scatter(a):
     out.fill(3)
 
 
+MADE = [("ones", 0, 0, 80), ("matmul", 60, 200, 48), ("add", 6, 48, 48), ("add.reduce", 6, 48, 16)]
 WATCHED = [
-    (
-        work,
-        [
-            ("ones", 0, 0, 80),
-            ("matmul", 60, 200, 48),
-            ("add", 6, 48, 48),
-            ("add.reduce", 6, 48, 16),
-        ],
-    ),
+    (work, MADE),
     (assign, [("setitem", 0, 80, 80), ("multiply", 5, 40, 40), ("setitem", 0, 0, 120)]),
     (scatter, [("copyto", 0, 120, 120), ("add.at", 15, 120, 120), ("fill", 0, 0, 120)]),
     (lambda a: np.einsum("ij,ij->i", a, a), [("einsum", 30, 120, 24)]),

@@ -1,6 +1,5 @@
 """The emulator: what it lets a kernel do, what it reports, what it counts, and what it needs."""
 
-import doctest
 import importlib.util
 import os
 import shutil
@@ -18,11 +17,6 @@ from lnlib import emulator
 from lnlib.emulator import EmulationError, Launch, Unsupported, build, compiler, run
 
 ORDERS = ["forward", "reverse", 1]
-
-
-@pytest.mark.skipif(not shutil.which("addr2line"), reason="no addr2line: no numbers of lines")
-def test_the_example():
-    assert doctest.testmod(emulator) == (0, 8)
 
 
 # ---- The words of CUDA, one small kernel each ----------------------------------------------------
@@ -62,7 +56,7 @@ def launch_one(bodies, body, parameters="float *out", *arguments, **how):
 
 
 LANES = np.arange(64)
-HEAD = "template <class T, int N> struct Row { T at[N]; };"
+ROW_STRUCT = "template <class T, int N> struct Row { T at[N]; };"
 WORDS = {  # body of a kernel: what the 64 threads leave in out
     "out[t] = __shfl_xor_sync(0xffffffff, t, 3);": LANES ^ 3,
     "out[t] = __shfl_xor_sync(0xffffffff, t, 3, 16);": LANES ^ 3,
@@ -105,7 +99,9 @@ WORDS = {  # body of a kernel: what the 64 threads leave in out
 @pytest.mark.parametrize("body", WORDS)
 def test_words(body, capfd):
     for order in ORDERS if "sync" in body else ["forward"]:
-        out = launch_one(WORDS, body, order=order, shared=1024 * ("extern" in body), head=HEAD)
+        out = launch_one(
+            WORDS, body, order=order, shared=1024 * ("extern" in body), head=ROW_STRUCT
+        )
         assert np.array_equal(out, WORDS[body], equal_nan=True)
     assert capfd.readouterr().out.startswith("out 1 2 3 4 5\n" if "printf" in body else "")
 
@@ -146,6 +142,7 @@ NOT_COMPILED = {  # the same
         r"compile: kernel.cu:4: error: .*__syncthread.*\n    out\[t\] = __syncthread\(\);",
     "out[t] = 1\n;out[t] = 2 out;": r"kernel.cu:5: error: expected .*\n    ;out\[t\] = 2 out;",
     "auto f = [](float v) -> float { v + 1; }; out[t] = f(t);": "compile: kernel.cu:4: error: n",
+    "float v[t + 1]; out[t] = v[0] = t;": r"kernel.cu:4: error: .*\n    float v",
     "# variance\nout[t] = 1;": r"cu:4: error: invalid preprocessing directive.*\n    # variance",
 }  # fmt: skip
 
@@ -335,13 +332,8 @@ def test_cxx_that_is_no_command(monkeypatch, command):
 
 def test_cxx_that_is_no_compiler(monkeypatch):
     monkeypatch.setenv("CXX", f"{sys.executable} -c 1/0")
-    monkeypatch.setattr(build, "_temporary", lambda: temporary)
-    with tempfile.TemporaryDirectory() as name:
-        temporary = type("Temporary", (), {"name": name})
-        with pytest.raises(
-            EmulationError, match="does not compile the emulator: ZeroDivisionError"
-        ):
-            launch("out[t] = 0; // not compiled")
+    with pytest.raises(EmulationError, match="does not compile the emulator: ZeroDivisionError"):
+        launch("out[t] = 0; // not compiled")
 
 
 @pytest.mark.skipif(not shutil.which("gcc"), reason="no gcc")
@@ -356,13 +348,20 @@ def test_folder_that_runs_no_programs(monkeypatch):
     assert not emulator.available() and "set TMPDIR to another folder" in emulator.status()
 
 
-def test_folder_deleted():
+@pytest.fixture
+def own_folder(monkeypatch, tmp_path):
+    """A folder for what is compiled that no other test uses, with the emulator in it."""
     launch("out[t] = 1;")
-    folder = build.folder()
-    kept = folder.rename(f"{folder}-kept")
-    assert (launch("out[t] = 1;") == 1).all()
-    shutil.rmtree(folder)
-    kept.rename(folder)
+    for compiled in build.folder().glob("emulator-*.o"):
+        shutil.copy(compiled, tmp_path)
+    monkeypatch.setenv(build.FOLDER_VARIABLE, str(tmp_path))
+    return tmp_path
+
+
+def test_folder_deleted(own_folder):
+    for _ in range(2):
+        assert (launch("out[t] = 1;") == 1).all()
+        shutil.rmtree(own_folder)
 
 
 def test_first_use_by_many_threads():
@@ -381,17 +380,11 @@ def test_a_kernel_that_never_ends():
         launch("while (true) ;", seconds=1)
 
 
-def compiled_emulator():
-    """Return code that spares another Python its compilation."""
-    launch("out[t] = 1;")
-    return (
-        "import shutil\nfrom lnlib.emulator import EmulationError, Launch, build, run\n"
-        f"shutil.copy({str(build.folder() / 'emulator.o')!r}, build.folder())\n"
-    )
+IMPORTS = "from lnlib.emulator import EmulationError, Launch, build, run\n"
 
 
 def test_text_beyond_ascii_in_any_locale():
-    code = compiled_emulator() + (
+    code = IMPORTS + (
         "source = '__global__ void test() { /* \\u00fc */ \"\\u00fc\" \\u00fc; }'\n"
         "try: run(Launch(source, 'test', 1, 1, {}))\n"
         "except EmulationError as error: print(ascii(error))"
@@ -402,20 +395,26 @@ def test_text_beyond_ascii_in_any_locale():
     assert "kernel.cu:1: error" in done.stdout, done
 
 
+def test_what_was_compiled_is_removed_when_python_ends():
+    code = IMPORTS + "build.folder().joinpath('program').touch(); print(build.folder())"
+    environment = os.environ | {build.FOLDER_VARIABLE: ""}
+    command = [sys.executable, "-c", code]
+    done = subprocess.run(command, capture_output=True, text=True, env=environment)
+    folder = done.stdout.strip()
+    assert os.path.dirname(folder) == tempfile.gettempdir() and not os.path.exists(folder)
+
+
 @pytest.mark.skipif(not shutil.which("pgrep"), reason="no pgrep")
-def test_it_ends_without_the_one_that_started_it():
-    code = compiled_emulator() + (
-        "print(build.folder(), flush=True)\n"
+def test_it_ends_without_the_one_that_started_it(own_folder):
+    code = IMPORTS + (
         "source = 'extern \"C\" int pause(); __global__ void test() { while (true) pause(); }'\n"
         "run(Launch(source, 'test', 1, 1, {}), seconds=3)"
     )
 
     def running():
-        command = ["pgrep", "-f", folder]
-        return subprocess.run(command, capture_output=True).stdout
+        return subprocess.run(["pgrep", "-f", own_folder], capture_output=True).stdout
 
-    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True) as one:
-        folder = one.stdout.readline().strip()
+    with subprocess.Popen([sys.executable, "-c", code]) as one:
         while not running():
             assert one.poll() is None
             time.sleep(0.1)
@@ -425,5 +424,3 @@ def test_it_ends_without_the_one_that_started_it():
             break
         time.sleep(0.1)
     assert not running()
-    assert os.path.dirname(folder) == tempfile.gettempdir()  # before it is removed
-    shutil.rmtree(folder)

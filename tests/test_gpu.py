@@ -98,9 +98,9 @@ WITHOUT = {  # write_dx, which three variants share; backward_looping works g ou
 
 CASES = [*itertools.product(WITHOUT, ["backward", "backward_looping"])]
 WITHOUT |= {
-    "gamma's mean": (r"one_over_D \* gamma_mean;", "one_over_D;", 2),
-    "the beginning of dy": (r"float total = sum\(d\);", "float total = 0;", 1),
-    "dy counted once": (r"(total = sum\(d\);\n.*int i = )held \+ ", r"\1", 1),
+    "gamma's mean": (r"one_over_D \* gamma_mean;", "one_over_D;", 1),
+    "the beginning of dy": (r"sums_of\(d\[v\]\)", "sums_of(Four())", 1),
+    "dy counted once": (r"(sums_of\(d\[v\]\);\n.*int i = )held \+ ", r"\1", 1),
 }
 CASES += [("gamma's mean", "backward")]
 CASES += [(missing, "backward_looping") for missing in [*WITHOUT][3:]]
@@ -177,7 +177,8 @@ def one_block(monkeypatch):
 @pytest.mark.parametrize("kernel", ["backward", "backward_single", "backward_looping"])
 def test_many_rows(one_block, kernel):
     """More than one block may add up in float32; a constant makes every rounding go one way."""
-    case = dy, x, gamma, beta = arrays((800, 9), offset=1e3)
+    rows = 200 if kernel == "backward_looping" else 800  # 200 show what 20 a block would not
+    case = dy, x, gamma, beta = arrays((rows, 9), offset=1e3)
     dy += np.float32(5)
     dy[:, :5] = np.random.default_rng(0).uniform(4, 8, 5)
     assert_promise(emulate(*case, kernel=kernel), *case)
@@ -207,22 +208,13 @@ def test_any_leading_axes(shape):
     dx, dgamma, dbeta = gpu.emulate_backward(case[0], cache)
     assert y.shape == dx.shape == shape and dgamma.shape == dbeta.shape == (5,)
     saved = cache[1:4]
+    assert cache.x is case[1] and cache.gamma is case[2]
     assert {a.shape for a in saved} == {(*shape[:-1], 1)}
     assert {a.dtype for a in (y, dx, dgamma, dbeta, *saved)} == {np.dtype(np.float32)}
     if 0 in shape:
         assert not dgamma.any() and not dbeta.any()
     else:
         assert_promise((y, dx, dgamma, dbeta), *case)
-
-
-def test_saved_mean_and_rstd():
-    _, x, gamma, beta = arrays((3, 50), offset=1e7)
-    _, (kept, mean, mean_lo, rstd, gain) = gpu.emulate_forward(x, gamma, beta)
-    assert kept is x and gain is gamma
-    mean = mean.astype(np.float64) + mean_lo
-    wide = x.astype(np.float64)
-    assert np.allclose(mean, wide.mean(axis=-1, keepdims=True), rtol=0, atol=1e-6)
-    assert np.allclose(rstd, 1 / np.sqrt(wide.var(axis=-1, keepdims=True) + 1e-5), rtol=2e-7)
 
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
@@ -290,31 +282,6 @@ def test_unaligned_arrays_are_loaded_one_float_at_a_time(name):
             gpu.emulate_forward(x, gamma, beta, width=4)
 
 
-def test_bytes_per_element():
-    """The numbers that lesson 08 tabulates."""
-    dy, x, gamma, beta = arrays((24, 1024))
-
-    def per_element(name):
-        return counts[name].loaded / x.size, counts[name].stored / x.size
-
-    counts = {}
-    _, cache = gpu.emulate_forward(x, gamma, beta, counts=counts)
-    assert per_element("x") == (4, 0) and per_element("y") == (0, 4)
-    assert counts["x"].loads == x.size / 4
-    assert counts["mean"].stored == counts["mean_lo"].stored == 4 * 24
-    gpu.emulate_backward(dy, cache, counts=counts)
-    assert per_element("x") == (8, 0)  # added to what was there
-    assert per_element("dy") == (4, 0) and per_element("dx") == (0, 4)
-    assert counts["partial"].stored == counts["partial"].loaded == 3 * 2 * 1024 * 4
-    assert counts["mean"].loaded == counts["mean_lo"].loaded == 4 * 24  # broadcast in a warp
-    counts = {}
-    gpu.emulate_forward(x, gamma, beta, kernel="forward_looping", counts=counts)
-    assert per_element("x") == (16, 0)
-    counts = {}
-    gpu.emulate_backward(dy, cache, kernel="backward_atomic", counts=counts)
-    assert per_element("dgamma") == per_element("dbeta") == (4, 4)
-
-
 # ---- Half types ----------------------------------------------------------------------------------
 
 
@@ -364,9 +331,13 @@ half_types = pytest.mark.parametrize("name", HALF_TYPES)
 mixed_types = pytest.mark.parametrize("mixed", [False, True], ids=["", "gamma float32"])
 
 
+# Odd: one entry a load. 601, 1024 and 3000 have longer tiles of the kernels that 33 and 40 have.
+ROUNDED = [(mixed, D) for mixed in (False, True) for D in (33, 40, 17000)]
+ROUNDED += [(False, D) for D in (601, 1024, 3000)]
+
+
 @half_types
-@mixed_types
-@pytest.mark.parametrize("D", [33, 601, 40, 1024, 3000, 17000])  # odd: one entry a load
+@pytest.mark.parametrize("mixed, D", ROUNDED)
 def test_half_types_are_rounded_once(name, mixed, D):
     assert_rounded_once(emulate, name, mixed, 9 if D < 4000 else 2, D)
 
@@ -570,8 +541,10 @@ def test_compiles_without_spills(arch):
             assert residency.resident_blocks(arch, threads, kernel.registers)[0] >= blocks
 
 
-HALVES = [(name, name, "sm_90") for name in HALF_TYPES]  # of x and gamma, for this architecture
-HALVES += [("float16", "float16", "sm_75"), ("uint16", "float32", "sm_86")]
+# A T4 has no bfloat16. Kernels that keep their sums in shared memory need not see float16, too:
+# they read and write numbers by the same two conversions.
+HALVES = [(name, name, "sm_75" if name == "float16" else "sm_90") for name in HALF_TYPES]
+HALVES.append(("uint16", "float32", "sm_86"))
 
 
 @needs_nvrtc
@@ -579,18 +552,6 @@ HALVES += [("float16", "float16", "sm_75"), ("uint16", "float32", "sm_86")]
 def test_half_types_compile_without_spills(x, gamma, arch):
     compiled = gpu.compile(arch, main_kernels(arch, x, gamma))
     assert all(kernel.spilled == 0 for kernel in compiled.values())
-
-
-@needs_nvrtc
-def test_a_header_is_included_only_where_its_type_is_used():
-    names = (
-        "forward<32, 1, 4>",
-        "forward<32, 1, 8, 4, __half>",
-        "forward<32, 1, 8, 4, __nv_bfloat16>",
-    )
-    options = [set(nvrtc.options([name])) - {"-std=c++17"} for name in names]
-    assert options == [set(), {"-DWITH_HALF"}, {"-DWITH_BFLOAT16"}]
-    assert set(nvrtc.options(names)) == {"-std=c++17", "-DWITH_HALF", "-DWITH_BFLOAT16"}
 
 
 @needs_nvrtc
@@ -608,7 +569,7 @@ def test_occupancy_of_a_launch():
 
 
 @needs_nvrtc
-def test_ptx_has_what_the_lesson_shows():
+def test_vector_loads_shuffles_and_barriers_in_ptx():
     names = ["forward<64, 4, 4>", "forward<64, 16, 1>", "forward<32, 1, 4>"]
     wide, narrow, warp = (kernel.ptx for kernel in gpu.compile("sm_90", names).values())
     x_gamma_beta = 4 + 4 + 4
@@ -673,29 +634,28 @@ class FakeArray(np.ndarray):
         return mock.Mock(ptr=self.ctypes.data, device_id=self.device)
 
 
-def fake_function(name):
-    """Return a kernel as CuPy does, which the emulator runs."""
-
-    def launch(grid, block, arguments, shared_mem):
-        assert shared_mem <= function.max_dynamic_shared_size_bytes
-        assert {type(a) for a in arguments} <= {FakeArray, np.int32, np.int64, np.float32}
-        named = {f"p{k}": a for k, a in enumerate(arguments)}
-        launch = gpu.Launch(gpu.read_source(), name, *grid, *block, named, shared_mem)
-        for argument, values in gpu.emulate(launch).items():
-            named[argument][...] = values
-
-    function = mock.Mock(side_effect=launch, max_dynamic_shared_size_bytes=48 * 1024)
-    return function
-
-
 @pytest.fixture
 def fake_cupy(monkeypatch):
+    """CuPy, whose kernels the emulator runs, unless .emulates is False."""
+
+    def get_function(name):
+        def launch(grid, block, arguments, shared_mem):
+            assert shared_mem <= function.max_dynamic_shared_size_bytes
+            assert {type(a) for a in arguments} <= {FakeArray, np.int32, np.int64, np.float32}
+            named = {f"p{k}": a for k, a in enumerate(arguments)}
+            launch = gpu.Launch(gpu.read_source(), name, *grid, *block, named, shared_mem)
+            for argument, values in gpu.emulate(launch).items() if fake.emulates else ():
+                named[argument][...] = values
+
+        function = mock.Mock(side_effect=launch, max_dynamic_shared_size_bytes=48 * 1024)
+        return function
+
     def raw_module(code, options, name_expressions):
         assert code == gpu.read_source() and options == nvrtc.options(name_expressions)
         fake.compiled.extend(name_expressions)
-        return mock.Mock(get_function=fake_function)
+        return mock.Mock(get_function=get_function)
 
-    fake = mock.MagicMock(ndarray=FakeArray, RawModule=raw_module, compiled=[])
+    fake = mock.MagicMock(ndarray=FakeArray, RawModule=raw_module, compiled=[], emulates=True)
     fake.__version__ = "0"
     fake.empty = lambda shape, dtype: np.full(shape, np.nan, dtype).view(FakeArray)
     fake.zeros = lambda *a: np.zeros(*a).view(FakeArray)
@@ -716,10 +676,9 @@ def fake_cupy(monkeypatch):
     return fake
 
 
-@pytest.mark.parametrize(
-    "D, kernel", [(40, "backward"), (40, "backward_single"), (1024, "backward")]
-)
+@pytest.mark.parametrize("D, kernel", [(40, "backward_single"), (1024, "backward")])
 def test_launching(fake_cupy, D, kernel):
+    """The longer rows ask for more shared memory than a kernel has without asking."""
     case = arrays((3, D), offset=1e4)
     dy, x, gamma, beta = (a.view(FakeArray) for a in case)
     for _ in range(2):
@@ -767,7 +726,8 @@ def test_messages_name_the_missing_part_and_the_command(fake_cupy, monkeypatch, 
 
 
 def test_benchmark_of_the_fake(fake_cupy, monkeypatch, tmp_path, capsys):
-    """Every rung is run, checked and recorded; the times mean nothing here."""
+    """Every rung is timed and recorded; times and results mean nothing here."""
+    fake_cupy.emulates = False
     for name, value in (("REPEATS", 2), ("FLUSH", 1024)):
         monkeypatch.setattr(benchmark, name, value)
     path = tmp_path / "new" / "record.json"
@@ -775,23 +735,18 @@ def test_benchmark_of_the_fake(fake_cupy, monkeypatch, tmp_path, capsys):
     assert "two stages" in capsys.readouterr().out
     record = json.loads(path.read_text())
     assert [record[k] for k in ("device", "nvrtc", "multiprocessors")] == ["Fake", "12.9", 2]
-    rungs = [(one["pass"], one["rung"], one["dtype"]) for one in record["measured"]]
-    assert len(set(rungs)) == len(rungs) == 12 + 3 * 10
-    failed = {one["rung"] for one in record["measured"] if "failed" in one}
+    rungs = {(one["pass"], one["dtype"], one["rung"]): one for one in record["measured"]}
+    assert len(rungs) == len(record["measured"]) == 12 + 3 * 10
+    failed = {rung for (*_, rung), one in rungs.items() if "failed" in one}
     assert failed == {"atomics", "single launch"}  # of half types
-    for one in record["measured"]:
-        if "failed" in one:
+    for (which, dtype, rung), one in rungs.items():
+        if rung in failed and dtype != "float32":
             continue
-        wide = 2 if "float16" in one["dtype"] else 4
-        parameters = 4 if "float32" in one["dtype"] else 2
-        arrays = 2 if one["pass"] == "forward" else 3
-        size = arrays * (288 * wide + 32 * parameters) + 108
+        wide, parameters = 2 if "float16" in dtype else 4, 4 if "float32" in dtype else 2
+        size = (2 if which == "forward" else 3) * (288 * wide + 32 * parameters) + 108
         assert one["GB/s"] == pytest.approx(size / one["microseconds"] / 1e3)
         assert one["p10"] <= one["microseconds"] <= one["p90"]
-        (copy,) = (
-            other["microseconds"] for other in record["measured"] if other["rung"] == "copy"
-            and all(other[key] == one[key] for key in ("pass", "dtype"))
-        )  # fmt: skip
+        copy = rungs[which, dtype, "copy"]["microseconds"]
         assert one["fraction of copy"] == pytest.approx(copy / one["microseconds"])
 
 
@@ -803,7 +758,14 @@ def test_benchmark_without_a_gpu(monkeypatch, capsys):
 
 # ---- On a GPU ------------------------------------------------------------------------------------
 
-needs_gpu = pytest.mark.skipif(not gpu.available(), reason="needs a GPU")
+
+@pytest.fixture
+def a_gpu():
+    if not gpu.available():  # asked here: it takes a second to import CuPy
+        pytest.skip("needs a GPU")
+
+
+needs_gpu = pytest.mark.usefixtures("a_gpu")
 
 
 def on_gpu(dy, x, gamma, beta, kernel="backward", width=None):

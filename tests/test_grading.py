@@ -95,7 +95,7 @@ CLASS = {
     "bytes": ("\x00\xff\xfe", ["not checked: no notebook: UnicodeDecodeError"]),
 }
 ENDLESS = {
-    "cell": (answers(MEAN, "while True:\n    pass"), RIGHT),
+    "cell": (answers(MEAN, "while True: time.sleep(0.1)"), RIGHT),
     "stubborn": (answers(MEAN, STUBBORN), STOPPED),
     "function": (answers(f"{MEAN[:16]}\n    while True: time.sleep(1)"), STOPPED),
 }

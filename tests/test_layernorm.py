@@ -2,8 +2,6 @@
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from layers import LAYERS, data
 from oracle import (
     AT_LARGE,
@@ -309,13 +307,10 @@ def test_bad_dy(layer, case):
         layer.both(dy, *data((2, 3))[1:])
 
 
-shapes = st.tuples(st.integers(1, 4), st.integers(1, 4), st.integers(1, 40))
-
-
-@settings(max_examples=60, deadline=None, derandomize=True)
-@given(shape=shapes, seed=st.integers(0, 2**32), exponent=st.integers(-40, 40))
-def test_properties(shape, seed, exponent):
-    dy, x, gamma, beta = data(shape, seed=seed, offset=3)
+@pytest.mark.parametrize("exponent", [-40, -1, 0, 7, 40])
+@pytest.mark.parametrize("shape", [(1, 1, 1), (2, 3, 2), (1, 4, 5), (3, 1, 33), (4, 4, 40)])
+def test_properties(shape, exponent):
+    dy, x, gamma, beta = data(shape, seed=40 + exponent, offset=3)
     y, dx, dgamma, dbeta = reference(dy, x, gamma, beta)
     rstd = layer_norm_forward(x, gamma, beta)[1].rstd
     size = np.abs(rstd * gamma * dy).max()

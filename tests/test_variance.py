@@ -1,4 +1,4 @@
-"""The four variances: right where they promise to be, wrong where the lesson says so."""
+"""The four variances: right where they promise to be. Where they are wrong lesson 04 asserts."""
 
 from fractions import Fraction
 
@@ -52,22 +52,6 @@ def test_corrected_two_pass_ends_where_the_mean_is_rounded_by_many_deviations():
     assert 0.05 < max(errors) < 1000 * u**3 * 1.3e7**2 * D
 
 
-def test_the_others_do():
-    x = rows(1e6, np.float32)
-    assert error(variance.naive, x) > 100
-    assert 1e-4 < error(variance.two_pass, x) < 0.1
-    assert 1e-3 < error(variance.welford, x) < 1
-    assert error(variance.two_pass, rows(1e3, np.float32)) < 6 * UNIT[np.float32]
-
-
-def test_naive_is_lucky_at_1e8_and_negative_elsewhere():
-    x = np.arange(5.0)
-    assert variance.naive(x + 1e8) == 2 and variance.naive(x + 1.1e8) == 0
-    assert (variance.naive(rows(1e5, np.float32, seed=1)) < 0).any()
-    for function in ALL[1:]:
-        assert function(x + 1e8) == 2
-
-
 @pytest.mark.parametrize("dtype", UNIT)
 @pytest.mark.parametrize("function", ALL, ids=lambda f: f.__name__)
 def test_shapes_dtypes_and_inputs(function, dtype):
@@ -93,10 +77,3 @@ def test_bad_input(function):
     with pytest.raises(ValueError, match="D = 65505 is more than float16 can hold"):
         function(np.ones((2, 65505), np.float16))
     assert function(np.tile(np.float16([1, 3]), 1000)) == 1
-
-
-def test_only_welford_grows_with_the_length_of_the_row():
-    """As the square root of D, at mean / std = 1; the others sum pairwise."""
-    errors = {D: error(variance.welford, rows(1, np.float32, D)) for D in (64, 4096)}
-    assert 10 < errors[4096] / UNIT[np.float32] < 64 and errors[4096] > 3 * errors[64]
-    assert error(variance.two_pass, rows(1, np.float32, 4096)) < 4 * UNIT[np.float32]

@@ -8,9 +8,9 @@ from answers import named
 
 from lnlib.exercises import check
 
-WRONG = named("row_mean", "return x.mean(axis=0)")
+OVER_ROWS = named("row_mean", "return x.mean(axis=0)")
 ANSWERS = [
-    WRONG, named("row_mean", "..."), named("row_mean", "return x.mean(axis=-1, keepdims=True)"),
+    OVER_ROWS, named("row_mean", "..."), named("row_mean", "return x.mean(axis=-1, keepdims=True)"),
     named("row_mean", "raise ValueError('a < b & <script>&amp;\\'\"')"), lambda x: x,
 ]  # fmt: skip
 
@@ -27,11 +27,11 @@ def test_html_says_what_the_text_says(answer):
 
 
 def test_the_call_to_run_again_is_code():
-    tree = ElementTree.fromstring(check(WRONG)._repr_html_())
+    tree = ElementTree.fromstring(check(OVER_ROWS)._repr_html_())
     names = {}
     source = tree.find(".//pre/code").text.splitlines()
     exec(source[0], names)
-    assert eval(source[1], names | {"row_mean": WRONG}).shape == (3, 5)
+    assert eval(source[1], names | {"row_mean": OVER_ROWS}).shape == (3, 5)
 
 
 def luminance(colour):
@@ -44,7 +44,7 @@ def luminance(colour):
 @pytest.mark.parametrize("status", ["right", "wrong", "not done yet", "not checked"])
 @pytest.mark.parametrize("page", ["#ffffff", "#111111"])  # JupyterLab's light and dark theme
 def test_edges_stand_out(status, page):
-    html = check(WRONG)._replace(status=status)._repr_html_()
+    html = check(OVER_ROWS)._replace(status=status)._repr_html_()
     edge, background = luminance(re.search("#[0-9a-f]{6}", html)[0]), luminance(page)
     assert (max(edge, background) + 0.05) / (min(edge, background) + 0.05) >= 3
     assert f": {status}</b>" in html  # never by colour alone

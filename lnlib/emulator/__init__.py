@@ -46,7 +46,9 @@ one integer: what a block has heard from a third one does not count as said. A v
 access like any other. CUDA that the emulator does not know raises `Unsupported`, which does not
 mean that the kernel is wrong.
 
-It needs NumPy, and Linux or macOS. `status` says what is missing.
+It needs NumPy, and Linux or macOS. `status` says what is missing. What is compiled is kept until
+Python ends. If the variable CUDA_EMULATOR_FOLDER of the environment names a folder, it is kept
+there, and every process that has this variable uses it again.
 '''
 
 from .build import NoCompiler, available, compiler, status

@@ -2,6 +2,7 @@
 
 import contextlib
 import functools
+import hashlib
 import importlib.util
 import os
 import re
@@ -17,6 +18,7 @@ from .translate import EmulationError, errors_in, explain, translate
 
 FOLDER = Path(__file__).parent
 REFUSED = "-Werror=return-type", "-Werror=vla"
+FOLDER_VARIABLE = "CUDA_EMULATOR_FOLDER"  # of the environment
 LOCK = threading.Lock()  # one compilation at a time
 call = functools.partial(subprocess.run, capture_output=True, encoding="utf-8", errors="replace")
 
@@ -84,23 +86,38 @@ def build(launch, is_valid):
         f"{{ auto one = {launch.kernel}; return one({numbered}); }}\n"
         "int main() { return emulated::launch(launched); }\n"
     )
+    program = folder() / f"program-{_digest(text)}"
     with LOCK:
-        program = folder() / f"{hash((*compiler(), text))}"
         if not program.exists():
             _compile_and_link(program, text, launch, is_valid)
     return program
 
 
 def _compile_and_link(program, text, launch, is_valid):
-    emulator_o, kernel_o = folder() / "emulator.o", program.with_suffix(".o")
-    if not emulator_o.exists():
-        done = _compile(emulator_o, (FOLDER / "emulator.cpp").read_text(encoding="utf-8"), "-O2")
-        _require(done, f"{shlex.join(compiler())} does not compile the emulator")
-    done = _compile(kernel_o, text, "-O0", "-g1", *_watching(tuple(compiler())))
-    if done.returncode:
-        explain(launch, done.stderr, is_valid)
-    done = call([*compiler(), "-g", "-pie", "-o", program, kernel_o, emulator_o, "-lm"])
-    _require(done, f"{launch.kernel} cannot be linked")
+    with tempfile.TemporaryDirectory(dir=folder()) as name:  # others may be at the same work
+        kernel_o, new = Path(name, "kernel.o"), Path(name, "new")
+        emulator_o = folder() / f"emulator-{_digest()}.o"
+        if not emulator_o.exists():
+            done = _compile(new, (FOLDER / "emulator.cpp").read_text(encoding="utf-8"), "-O2")
+            _require(done, f"{shlex.join(compiler())} does not compile the emulator")
+            new.replace(emulator_o)
+        done = _compile(kernel_o, text, "-O0", "-g1", *_watching(tuple(compiler())))
+        if done.returncode:
+            explain(launch, done.stderr, is_valid)
+        done = call([*compiler(), "-g", "-pie", "-o", new, kernel_o, emulator_o, "-lm"])
+        _require(done, f"{launch.kernel} cannot be linked")
+        new.replace(program)
+
+
+def _digest(*texts):
+    """Return a name for what this compiler makes of the emulator and of these texts."""
+    return hashlib.sha256("\0".join([*compiler(), *_emulator(), *texts]).encode()).hexdigest()
+
+
+@functools.cache
+def _emulator():
+    """Return the texts of the emulator."""
+    return [path.read_text(encoding="utf-8") for path in sorted(FOLDER.glob("emulator.*"))]
 
 
 def _require(done, problem):
@@ -143,8 +160,8 @@ def with_lines(text, program):
 
 
 def folder():
-    """Return the folder of what was compiled; it is removed when Python exits."""
-    path = Path(_temporary().name)
+    """Return the folder of what was compiled: as the environment says, or one for this Python."""
+    path = Path(os.environ.get(FOLDER_VARIABLE) or _temporary().name)
     path.mkdir(exist_ok=True)  # again, if somebody has deleted it
     return path
 

@@ -1,5 +1,6 @@
 """CUDA's declarations for a C++ compiler, and that compiler's errors for a reader of CUDA."""
 
+import functools
 import re
 
 # CUDA's words that are valid, though not known here, where no compiler of CUDA can be asked.
@@ -26,6 +27,7 @@ class Unsupported(RuntimeError):
     """Valid CUDA that the emulator does not know; the message says what."""
 
 
+@functools.lru_cache(maxsize=8)  # most launches are of the last source again
 def translate(source):
     """Turn the declarations of shared arrays into what C++ has for them; drop what it has not."""
     source = re.sub(KNOWN_HEADERS, "", without_comments(source))

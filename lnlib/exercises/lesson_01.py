@@ -33,6 +33,7 @@ def jacobian_of_y(x_hat, rstd, gamma):
 @exercise("dx", of_layers("dy", 2, 3, 5), terms=Terms("1", "dz; mean(dz); sum(dz)"))
 @mistakes("""
     - dz.mean(axis=-1, keepdims=True) =>  # the path through the mean is missing.
+    - dz.mean => + dz.mean  # the path through the mean has the wrong sign: see (3).
     .mean(axis=-1, keepdims=True) => / dz.shape[-1]  # every z_i moves with x_j, not z_j alone.
 """)
 def centre_backward(dz):

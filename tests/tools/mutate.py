@@ -8,8 +8,6 @@ what stops with an error or returns another shape, what is right after all, and 
 same as a mutant before. "Right" and "the same" are decided in decimals of 60 digits, for two
 inputs. Then every check of lesson 03 judges every mutant; the checks are defined by the lesson's
 cells, which are run for it. Their cost is counted in forward passes.
-
-With --list nothing is checked or written: the mutants are printed.
 """
 
 import argparse
@@ -33,6 +31,8 @@ from lnlib import textbook
 LESSON = NOTEBOOKS / "03_gradient_check.ipynb"
 RECORD = NOTEBOOKS / "recorded" / "mutants.json"
 OPERATORS = {ast.Add: "+", ast.Sub: "-", ast.Mult: "*", ast.Div: "/"}
+FACTORS = "* 2", "/ 2", "** 2", "* dy.shape[-1]", "/ dy.shape[-1]"
+FACTORS += ("* dy.shape[-1] / (dy.shape[-1] - 1)",)
 AXES = "-1", "0", "1", "None", "rows"
 DIGITS = 60
 SEEDS = 3, 4, 5  # the first is the lesson's own
@@ -115,37 +115,39 @@ def _changes(parent, node, known):
     """Yield (kind, new expression) for what may stand in place of node."""
     text = ast.unparse(node)
     if isinstance(parent, ast.keyword):
-        if parent.arg == "axis":
-            yield from (("axis", axis) for axis in AXES if axis != text)
-        return
-    if isinstance(node, (ast.Constant, ast.Tuple, ast.Attribute)) or text in ("np", "D"):
-        return
-    if isinstance(parent, ast.Attribute) and isinstance(node, ast.Name):
-        yield from (("variable", name) for name in known if name != text)
-    elif isinstance(node, ast.Name) and text in known:
-        yield from (("variable", name) for name in known if name != text)
-    if isinstance(node, ast.BinOp):
-        left, right = (f"({ast.unparse(side)})" for side in (node.left, node.right))
-        signs = [sign for op, sign in OPERATORS.items() if not isinstance(node.op, op)]
-        yield from (("operator", f"{left} {sign} {right}") for sign in signs)
-        yield from (("dropped", side) for side in (left, right))
-        if isinstance(node.op, (ast.Sub, ast.Div)):
-            yield "order", f"{right} {OPERATORS[type(node.op)]} {left}"
-    if isinstance(node, ast.UnaryOp):
-        yield "sign", ast.unparse(node.operand)
-    else:
-        yield "sign", f"-({text})"
-    yield from (("factor", f"({text}) {factor}") for factor in ("* 2", "/ 2", "** 2"))
-    yield from (("factor", f"({text}) {sign} dy.shape[-1]") for sign in "*/")
-    yield "factor", f"({text}) * dy.shape[-1] / (dy.shape[-1] - 1)"
-    if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
-        of, other = node.func.value, {"sum": "mean", "mean": "sum"}.get(node.func.attr)
-        if other:
-            options = ", ".join(ast.unparse(option) for option in node.keywords)
-            yield "mean or sum", f"({ast.unparse(of)}).{other}({options})"
-            short = "[1:]" if "axis=rows" in options else "[..., 1:]"
-            yield "range", f"({ast.unparse(of)}){short}.{node.func.attr}({options})"
-            yield "dropped", ast.unparse(of)
+        new = AXES if parent.arg == "axis" else ()
+        yield from (("axis", axis) for axis in new if axis != text)
+    elif not (isinstance(node, (ast.Constant, ast.Tuple, ast.Attribute)) or text in ("np", "D")):
+        if isinstance(node, ast.Name) and (text in known or isinstance(parent, ast.Attribute)):
+            yield from (("variable", name) for name in known if name != text)
+        if isinstance(node, ast.BinOp):
+            yield from _operations(node)
+        negative = isinstance(node, ast.UnaryOp)
+        yield "sign", ast.unparse(node.operand) if negative else f"-({text})"
+        yield from (("factor", f"({text}) {factor}") for factor in FACTORS)
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+            yield from _sums(node)
+
+
+def _operations(node):
+    """Yield what may stand in place of an operation with two sides."""
+    left, right = (f"({ast.unparse(side)})" for side in (node.left, node.right))
+    signs = [sign for op, sign in OPERATORS.items() if not isinstance(node.op, op)]
+    yield from (("operator", f"{left} {sign} {right}") for sign in signs)
+    yield from (("dropped", side) for side in (left, right))
+    if isinstance(node.op, (ast.Sub, ast.Div)):
+        yield "order", f"{right} {OPERATORS[type(node.op)]} {left}"
+
+
+def _sums(node):
+    """Yield what may stand in place of the call of a sum or a mean."""
+    of, name = f"({ast.unparse(node.func.value)})", node.func.attr
+    if other := {"sum": "mean", "mean": "sum"}.get(name):
+        options = ", ".join(ast.unparse(option) for option in node.keywords)
+        yield "mean or sum", f"{of}.{other}({options})"
+        short = "[1:]" if "axis=rows" in options else "[..., 1:]"
+        yield "range", f"{of}{short}.{name}({options})"
+        yield "dropped", of
 
 
 def function(source):
@@ -303,14 +305,7 @@ def written(stored):
 
 def main():
     how = argparse.RawDescriptionHelpFormatter
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=how)
-    parser.add_argument("--list", action="store_true", help="print the mutants")
-    if parser.parse_args().list:
-        distinct, counts = classes()
-        for mutant in distinct:
-            print(f"{mutant.form:8} {mutant.kind:12} {mutant.new}")
-        print(counts)
-        return
+    argparse.ArgumentParser(description=__doc__, formatter_class=how).parse_args()
     RECORD.write_text(written(record(str(date.today()))), "utf-8")
 
 

@@ -14,7 +14,7 @@ import nbformat
 from execute_notebooks import NOTEBOOKS, cells_of, lessons
 from nbclient import NotebookClient
 
-ROW = r"^\| (\d+) ?(▣?) \| (\d+) \|" + r"([^|]*)\|" * 4
+TABLE_ROW = r"^\| (\d+) ?(▣?) \| (\d+) \|" + r"([^|]*)\|" * 4
 
 
 class Row(NamedTuple):
@@ -60,7 +60,7 @@ def plans():
     text = (NOTEBOOKS / "teaching.md").read_text("utf-8")
     found = {}
     for part in re.split(r"^## ", text, flags=re.M):
-        if rows := re.findall(ROW, part, flags=re.M):
+        if rows := re.findall(TABLE_ROW, part, flags=re.M):
             found[part.splitlines()[0]] = [
                 Row(int(slide), screen, int(minutes), *map(str.strip, rest))
                 for slide, screen, minutes, *rest in rows

@@ -8,10 +8,7 @@ the network with LayerNorm and each wrong backward pass of lnlib.bugs, from smal
 functions from LayerNorm to train, word for word, reads the experiments from the file, and trains a
 sample of them again.
 
-With --missing only bugs that the file lacks are trained, and bugs that are gone are dropped. With
---noise nothing is written: runs are repeated with initial weights that differ in the last bit, and
-the largest changes are printed. Training enlarges such differences, so this says which numbers of
-the file another machine can repeat.
+With --missing only bugs that the file lacks are trained, and bugs that are gone are dropped.
 """
 
 import argparse
@@ -169,16 +166,12 @@ def adams():
     return gradients
 
 
-def run(seed, rate, scale=1, backward=layer_norm_backward, frozen=False, adam=False, noise=0):
+def run(seed, rate, scale=1, backward=layer_norm_backward, frozen=False, adam=False):
     """Train one network; return its accuracy at the end, and its losses before and after.
 
-    The losses are those on all training images. With noise, each initial weight is multiplied by
-    1 + noise or by 1 - noise.
+    The losses are those on all training images.
     """
     net = network(seed, scale, backward)
-    signs = np.random.default_rng(seed + 100)
-    for W in net[0]:
-        W *= 1 + noise * signs.choice([-1, 1], W.shape)
     before, _ = score(*net)
     with np.errstate(all="ignore"):  # some rates are too large
         train(net, rate, seed, frozen, gradients=adams() if adam else run_backward)
@@ -270,27 +263,14 @@ def sample(stored, names=None, seed=0, rate=0.1):
     return off
 
 
-def noise(setting, rate, last_bit=2.0**-52):
-    """Return what a change of the weights' last bit does to accuracy (%) and loss (relative)."""
-    pairs = [[run(seed, rate, **setting, noise=n) for n in (0, last_bit)] for seed in SEEDS]
-    points = max(abs(a["accuracy"] - b["accuracy"]) for a, b in pairs)
-    return points, max(abs(a["loss"][-1] / b["loss"][-1] - 1) for a, b in pairs)
-
-
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--noise", action="store_true", help="change the last bit of the weights")
     parser.add_argument("--missing", action="store_true", help="train only what the file lacks")
-    options, stored = parser.parse_args(), json.loads(RECORD.read_text("utf-8"))
-    if not options.noise:
-        found = with_missing(stored) if options.missing else record(str(date.today()))
-        RECORD.write_text(written(found), "utf-8")
-        return
-    found = stored["factors"]["runs"] | stored["adam"]["runs"] | stored["museum"]["runs"]
-    for name, setting in (FACTORS | ADAM | MUSEUM).items():
-        for rate in (0.03, 0.1, 0.3) if "loss" in found[name] else ():
-            points, loss = noise(setting, rate)
-            print(f"{name:26} rate {rate:<5}{points:6.1f} points, loss {loss:.0e} of itself")
+    if parser.parse_args().missing:
+        found = with_missing(json.loads(RECORD.read_text("utf-8")))
+    else:
+        found = record(str(date.today()))
+    RECORD.write_text(written(found), "utf-8")
 
 
 if __name__ == "__main__":
