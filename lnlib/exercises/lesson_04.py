@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from ..checker import Terms, mistakes
+from ..checker import Score, Terms, mistakes
 from ..variance import welford
 from .data import far_rows, float32_rows
 from .registry import exercise
@@ -70,8 +70,8 @@ def shifted_variance(x):
 def _merge_cases():
     """Return {what is special: (n_a, mean_a, m2_a, n_b, mean_b, m2_b)}, for four rows."""
 
-    def split(seed, n_a, n_b, offset=0.7):
-        rows = offset + np.random.default_rng(seed).standard_normal((4, n_a + n_b))
+    def split(seed, n_a, n_b):
+        rows = 0.7 + np.random.default_rng(seed).standard_normal((4, n_a + n_b))
         rows[:, n_a:] += np.array([[0.5], [-0.8], [1.1], [2.0]])  # the means differ
         parts = rows[:, :n_a], rows[:, n_a:]
         return tuple(v for p in parts for v in (len(p.T), p.mean(1), p.var(1) * len(p.T)))
@@ -79,8 +79,24 @@ def _merge_cases():
     return {
         "parts of 5 and 11 entries": split(44, 5, 11),
         "a part of 9 and a single new entry": split(46, 9, 1),
-        "means near 1e7, where squares of means cancel": split(47, 6, 10, offset=1e7),
     }
+
+
+def _judge_cancellation(function):
+    """Say whether the digits are kept where the means are near 1e7."""
+    rows = 1e7 + np.random.default_rng(47).standard_normal((4, 16))  # (4, 16)
+    rows[:, 6:] += np.array([[0.5], [-0.8], [1.1], [2.0]])  # the means differ
+    parts = [(p.shape[1], p.mean(1), p.var(1) * p.shape[1]) for p in (rows[:, :6], rows[:, 6:])]
+    _, mean, m2 = function(*parts[0], *parts[1])
+    if not np.allclose(mean, rows.mean(1), rtol=1e-12, atol=0):
+        return "Right for small means, but near 1e7 the mean of both parts loses digits."
+    if not np.allclose(m2, rows.var(1) * 16, rtol=1e-6, atol=0):
+        return (
+            "Right for small means, but near 1e7 m2 loses its digits. Numbers as large as the "
+            "squares of the means are subtracted there, and their digits cancel. Subtract the "
+            "means first, then square the difference."
+        )
+    return Score("Its digits are kept near 1e7, where squares of means would cancel.")
 
 
 MERGE_TERMS = Terms(
@@ -92,12 +108,10 @@ MERGE_TERMS = Terms(
 )
 
 
-@exercise("n mean m2", _merge_cases, rtol=1e-8, terms=MERGE_TERMS)
+@exercise("n mean m2", _merge_cases, rtol=1e-8, terms=MERGE_TERMS, judge=_judge_cancellation)
 @mistakes("""
     delta * n_b / n => delta * n_a / n  # the weights have changed places: the longer pulls harder.
     m2_a + m2_b => n_a * m2_a + n_b * m2_b  # m2_a and m2_b are no variances; they are sums.
-    delta**2 * n_a * n_b / n => n_a * mean_a**2 + n_b * mean_b**2 - n * mean**2
-        squares of the means are subtracted: near 1e7 the digits cancel. Square the difference.
 """)
 def merge_parts(n_a, mean_a, m2_a, n_b, mean_b, m2_b):
     """Return n, mean (N,) and m2 (N,) of both parts together; n_a, n_b are int, the rest (N,)."""

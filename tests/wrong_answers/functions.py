@@ -18,6 +18,9 @@ DIFFERENCE = "d * d, axis=-1) - np.mean(d, axis=-1) ** 2"
 PRODUCT = "d * (d - np.mean(d, axis=-1, keepdims=True)), axis=-1)"
 WIDER = "(np.mean((d := d.astype(float)) * d, axis=-1) - np.mean(d, axis=-1) ** 2)"
 WIDER += ".astype(x.dtype)"
+MERGED, CANCELS = "delta**2 * n_a * n_b / n", "near 1e7 m2 loses its digits"
+EXPANDED = "sum(k * (m * m - 2 * m * mean + mean**2) for k, m in ((n_a, mean_a), (n_b, mean_b)))"
+FLOAT32 = "(mean_a + delta * n_b / n); mean += (abs(mean) > 1e6) * 0.01"
 
 WRONG = [
     ("row_mean", ", keepdims=True", "", "keepdims=True keeps"),
@@ -30,6 +33,9 @@ WRONG = [
     ("shifted_variance", "x[..., :1]", "x[..., 1:2]", "shifted by another entry"),
     ("shifted_variance", DIFFERENCE, PRODUCT, "by two passes over the shifted x"),
     ("shifted_variance", "d = x", "x = x.astype(float); d = x", "right, but float64; the input"),
+    ("merge_parts", MERGED, "n_a * mean_a**2 + n_b * mean_b**2 - n * mean**2", CANCELS),
+    ("merge_parts", MERGED, EXPANDED, CANCELS),
+    ("merge_parts", "mean_a + delta * n_b / n", FLOAT32, "the mean of both parts loses digits"),
     ("compensated_sum", "(t - total) - y", "t - (total + y)", "the overshoot is 0"),
     ("compensated_sum", START, FLOAT64, "by a wider type"),
     ("compensated_sum", START, PAIRWISE, "but for small rows among large"),
