@@ -9,7 +9,7 @@ with a row whose mean is larger than 0.7 times its spread; and dy, before gamma 
 blocks where that holds for a row of g = gamma * dy.
 
 The promise of `lnlib.layernorm` leans on BLAS here, which decides how a strip is added up. The
-search found at most 4.4e-7 of dx's scale with OpenBLAS for AVX-512, 5.7e-7 with that for SSE.
+search found at most 5.3e-7 of dx's scale with OpenBLAS for AVX-512, 6.9e-7 with that for SSE.
 """
 
 import contextlib
@@ -179,9 +179,10 @@ def _write_g(dy, xc, gamma, terms, g):
     if ((3 * mean * mean <= square) & (square > 1e-35) & (square < np.inf)).all():  # in range
         return mean, _row_means(terms, gamma)
     ones = np.ones_like(gamma)
-    mean_dy = _row_means(dy, ones).astype(g.dtype)[:, None]  # (n, 1)
-    np.multiply(gamma, np.subtract(dy, mean_dy, out=g), out=g)
-    g += np.multiply(mean_dy, gamma - gamma.mean(), out=terms)
+    mean, size = _row_means(dy, ones), _row_means(np.abs(dy, out=terms), ones)
+    mean = np.where(np.abs(mean) < size / 100, 0, mean).astype(g.dtype)[:, None]  # (n, 1)
+    np.multiply(gamma, np.subtract(dy, mean, out=g), out=g)
+    g += np.multiply(mean, gamma - gamma.mean(), out=terms)
     return _row_means(g, ones), _row_means(np.multiply(g, xc, out=terms), ones)
 
 

@@ -1,8 +1,12 @@
 """The checks of arguments that several modules share."""
 
+import math
 from numbers import Real
 
 import numpy as np
+
+# Bytes: of a huge page, and of an array to which room for one more adds little.
+HUGE_PAGE, LARGE_ARRAY = 2**21, 2**25
 
 
 def check_floating(name, value):
@@ -105,7 +109,7 @@ def check_out(out, like, dtype, *inputs):
     if dtype.kind == "c":
         raise TypeError("x, gamma, beta and dy must be real here, got complex")
     if out is None:
-        return np.empty(like.shape, dtype)
+        return _new_array(like.shape, dtype)
     if not isinstance(out, np.ndarray) or out.dtype != dtype:
         got = getattr(out, "dtype", type(out).__name__)
         raise TypeError(f"out must be an ndarray of dtype {dtype}, got {got}")
@@ -116,3 +120,17 @@ def check_out(out, like, dtype, *inputs):
     if any(np.may_share_memory(out, a) for a in inputs):
         raise ValueError("out must not overlap x, dy or the cache")
     return out
+
+
+def _new_array(shape, dtype):
+    """Return a new array; a large one begins where a huge page may.
+
+    For large arrays NumPy asks Linux for pages of 2 MiB. Where an array begins or ends between two
+    of them, up to 512 pages of 4 KiB are handed out one by one, which can take a millisecond.
+    """
+    size = math.prod(shape) * dtype.itemsize
+    if size < LARGE_ARRAY:
+        return np.empty(shape, dtype)
+    memory = np.empty(size + HUGE_PAGE, np.uint8)
+    start = -memory.__array_interface__["data"][0] % HUGE_PAGE
+    return memory[start : start + size].view(dtype).reshape(shape)

@@ -7,17 +7,14 @@ Complex input is never conjugated, so that the complex step [3]_ goes through.
 
 The promise, in float32: the error of an entry is at most 4e-7 of a scale for data at large, and at
 most 1e-6 of it for the worst rows that a search finds. It holds for every offset of x, for means of
-dy up to 1e4 times the spread of dy, for up to 1e6 rows, and where nothing overflows or underflows.
-y and dx have a scale for each row, dgamma and dbeta have one each. With m = mean(dy),
-p = gamma * (dy - m) and a = |p| + |m * (gamma - mean(gamma))| of the row, the scales are
+dy up to 1e4 times the spread of dy, and for up to 1e6 rows. As usual in such bounds, nothing may
+overflow or underflow. y and dx have a scale for each row, dgamma and dbeta have one each. With
+m = mean(dy), p = gamma * (dy - m) and a = |p| + |m * (gamma - mean(gamma))| of the row, they are
 
 - of y: max |gamma| * max |x_hat| + max |beta|;
 - of dx: the largest rstd * (a + mean(a) + |x_hat| * mean((a + |mean(p)|) * |x_hat|)), which is the
   formula for dx with nothing cancelled;
 - of dgamma and dbeta: the largest sum over the rows of |dy| * (1 + |x_hat|), and of |dy|.
-
-For dx the largest a must reach 1e-6 * max |gamma| * max |dy - m|. It does, unless gamma is small
-wherever dy is not m: then what is left of dx is about as small as the rounding of m.
 
 References
 ----------
@@ -161,12 +158,14 @@ def layer_norm_backward_staged(dy, x, gamma, eps=1e-5):
 
 
 def _times_gamma(gamma, dy):
-    """Return gamma * dy - mean(gamma) * mean(dy), with dy centred before gamma multiplies it.
+    """Return gamma * dy, less a constant in each row, with dy centred before gamma multiplies it.
 
-    Adding a constant to all entries of g does not change dx. Without this one, a large mean of dy
-    would be rounded in every product gamma * dy, each time differently.
+    A constant in all entries of g does not change dx. Without this, a large mean of dy would be
+    rounded in every product gamma * dy, each time differently. A mean that is small beside dy stays
+    in: where gamma hides nearly all of dy, its rounding error could be larger than what is left.
     """
     mean = dy.mean(axis=-1, keepdims=True, dtype=np.result_type(dy, gamma))  # (..., 1)
+    mean[np.abs(mean) < np.abs(dy).mean(axis=-1, keepdims=True) / 100] = 0
     g = gamma * (dy - mean)  # (..., D)
     g += mean * (gamma - gamma.mean())
     return g

@@ -62,10 +62,9 @@ def bound(layer, dy, x, gamma, beta, eps=1e-5, blas=BLAS):
     x_hat, mu = np.abs(c) * r, np.abs(mean(x))
     C, M = mean(np.abs(c)), largest(c) * r
     m = mean(dy)
-    m_gamma, centred = np.abs(m), dy - m
-    g = gamma * centred + m * (gamma - mean(gamma))
-    a = np.abs(gamma * centred) + np.abs(m * (gamma - mean(gamma)))
-    rest = np.abs(mean(g))
+    p, q = gamma * (dy - m), m * (gamma - mean(gamma))
+    a = np.abs(p) + np.abs(q)
+    rest = np.abs(mean(p + q))
     E = mean((a + rest) * x_hat)
 
     # the layer's own numbers
@@ -99,11 +98,13 @@ def bound(layer, dy, x, gamma, beta, eps=1e-5, blas=BLAS):
     scale_y = top * M + largest(beta)
     y = top * (M * (rho + 4 * U) + shift + rough) + U * scale_y
     # Lemma 5: g, which is off by a constant k where it meets x_hat
-    e_m, e_gamma = N * U * (m_gamma + mean(np.abs(centred))), N * U * mean(np.abs(gamma))
-    k = e_m * mean(np.abs(gamma)) + m_gamma * e_gamma
-    own, uneven = 3, 7 * U * (top * e_m + m_gamma * e_gamma)
+    m_size, size = np.abs(m), mean(np.abs(dy))
+    e_m = np.where(m_size < size / 99, m_size, N * U * size)  # a small m stays in dy
+    e_gamma = N * U * mean(np.abs(gamma))
+    k = e_m * mean(np.abs(gamma)) + m_size * e_gamma
+    own, uneven = 3, 7 * U * (top * e_m + m_size * e_gamma)
     if layer == "kernel":
-        k = k + 2 * U * m_gamma * mean(np.abs(gamma))
+        k = k + 2 * U * m_size * mean(np.abs(gamma))
         own, uneven = 1, U * k
     elif layer == "blocked":
         k = k + np.where(
@@ -121,11 +122,11 @@ def bound(layer, dy, x, gamma, beta, eps=1e-5, blas=BLAS):
     if layer == "blocked":
         off_c = off_c + offset * N * U * (mean(a) + k)
     # Theorem: dx
-    size = a + mean(a) + x_hat * E
+    b = a + mean(a) + x_hat * E
     dx = (own + 1) * U * a + uneven + U * rest + off_g
     dx = dx + ((rho + 3 * U) * x_hat + shift + rough) * E + x_hat * (off_c + U * E)
-    dx = dx + (2 * U + rho) * size
+    dx = dx + (2 * U + rho) * b
     if layer == "blocked":
         dx = dx + 3 * U * (k + offset * E)
     with np.errstate(divide="ignore", invalid="ignore"):  # a constant dy has no scale
-        return [SECOND_ORDER * (b / s).max(axis=-1) for b, s in ((y, scale_y), (dx, largest(size)))]
+        return [SECOND_ORDER * (e / s).max(axis=-1) for e, s in ((y, scale_y), (dx, largest(b)))]

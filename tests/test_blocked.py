@@ -11,7 +11,7 @@ import pytest
 from layers import LAYERS, data
 from oracle import DENORMAL, assert_promise, assert_y_and_dx, norm_wise, oracle
 
-from lnlib import blocked, layer_norm_backward, layer_norm_forward
+from lnlib import blocked, checks, layer_norm_backward, layer_norm_forward
 
 both = LAYERS["blocked"].both
 
@@ -61,6 +61,16 @@ def test_out_is_written_and_returned():
     assert y_again is out_y and dx_again is out_dx
     assert np.array_equal(y, out_y) and np.array_equal(dx, out_dx)
     assert np.array_equal(dgamma, others[0]) and np.array_equal(dbeta, others[1])
+
+
+@pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
+def test_a_large_result_begins_with_a_huge_page(dtype):
+    like = np.zeros((checks.LARGE_ARRAY // 1000 + 1, 1000 // dtype().itemsize), dtype)
+    for few in (like[:9], like):
+        out = checks.check_out(None, few, like.dtype)
+        assert out.shape == few.shape and out.dtype == dtype
+        assert out.flags.c_contiguous and out.flags.writeable
+    assert out.__array_interface__["data"][0] % checks.HUGE_PAGE == 0
 
 
 @pytest.mark.parametrize("N, D", [(8192, 64), (8192, 768), (2048, 4096)])

@@ -98,9 +98,9 @@ WITHOUT = {  # write_dx, which three variants share; backward_looping works g ou
 
 CASES = [*itertools.product(WITHOUT, ["backward", "backward_looping"])]
 WITHOUT |= {
-    "gamma's mean": (r"one_over_D \* gamma_mean;", "one_over_D;", 2),
-    "the beginning of dy": (r"float total = sum\(d\);", "float total = 0;", 1),
-    "dy counted once": (r"(total = sum\(d\);\n.*int i = )held \+ ", r"\1", 1),
+    "gamma's mean": (r"one_over_D \* gamma_mean;", "one_over_D;", 1),
+    "the beginning of dy": (r"sums_of\(d\[v\]\)", "sums_of(Four())", 1),
+    "dy counted once": (r"(sums_of\(d\[v\]\);\n.*int i = )held \+ ", r"\1", 1),
 }
 CASES += [("gamma's mean", "backward")]
 CASES += [(missing, "backward_looping") for missing in [*WITHOUT][3:]]

@@ -62,7 +62,8 @@ def test_by_default_a_product_and_a_difference_are_fused():
     old, new = "fmaf(gain[v].at[j], g[v].at[j], -near)", "gain[v].at[j] * g[v].at[j] - near"
     assert fused.count(old) == 1
     apart = fused.replace(old, new)
-    assert fused_instructions(fused) == fused_instructions(apart) > 32
+    by_default = fused_instructions(apart)  # one more or less around them
+    assert abs(fused_instructions(fused) - by_default) <= 1 and by_default > 32
     counted = [fused_instructions(source, "-fmad=false") for source in (fused, apart)]
     assert counted[1] == 0 and counted[0] in (32, 64)  # 64: the loop stands there twice
 

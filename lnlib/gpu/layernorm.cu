@@ -319,8 +319,7 @@ __global__ void __launch_bounds__(THREADS) forward_looping(
 // rstd * (g - mean(g) - x_hat * mean(g * x_hat)). If g has a large mean, rounding leaves a part of
 // it in g - mean(g), as it does in x - mean(x). So g is centred twice, too. The first time
 // mean(dy) * mean(gamma) is near enough, and the second time finds what is left. It is subtracted
-// before the product gamma * dy is rounded: fmaf(a, b, c) is
-// a * b + c, rounded once.
+// before the product gamma * dy is rounded: fmaf(a, b, c) is a * b + c, rounded once.
 
 // x_hat from x and the three saved numbers of its row.
 struct Row {
@@ -355,6 +354,23 @@ __device__ float mean_of_gamma(const Vector<WIDTH, P> *gamma, int vectors, float
     return block_sum<THREADS>(total, 1) * one_over_D;
 }
 
+// The sums of a vector's numbers, and of their sizes.
+template <int WIDTH>
+__device__ float2 sums_of(Vector<WIDTH> d)
+{
+    float size = 0;
+    for (int j = 0; j < WIDTH; j++)
+        size += fabsf(d.at[j]);
+    return make_float2(sum(d), size);
+}
+
+// About the mean of gamma * dy, from dy's sums. It is 0 where the mean of dy is small beside dy:
+// where gamma hides nearly all of dy, that mean's rounding error can be larger than what is left.
+__device__ float near_mean(float2 sums, float one_over_D, float gamma_mean)
+{
+    return 100 * fabsf(sums.x) < sums.y ? 0 : sums.x * one_over_D * gamma_mean;
+}
+
 // From x_hat and dy in registers: g, centred once; then its mean and the mean of g * x_hat, in one
 // sum over pairs; then dx.
 template <int THREADS, int VECTORS, int WIDTH, class T, class P>
@@ -363,8 +379,13 @@ __device__ void write_dx(
     long long start, int vectors, float one_over_D, const Vector<WIDTH> (&x_hat)[VECTORS],
     Vector<WIDTH> (&g)[VECTORS])
 {
-    const float near = block_sum<THREADS>(sum(g), 0) * one_over_D * gamma_mean;
-    __syncwarp();  // in PTX no load of gamma is moved before this: registers would be too few
+    __syncwarp();  // in PTX no load is moved past this: registers would be too few
+    float2 sums = make_float2(0, 0);  // of dy and of its sizes
+#pragma unroll
+    for (int v = 0; v < VECTORS; v++)
+        sums = sums + sums_of(g[v]);
+    const float near = near_mean(block_sum<THREADS>(sums, 0), one_over_D, gamma_mean);
+    __syncwarp();  // and no load of gamma before this
     Vector<WIDTH> gain[VECTORS];
     load<THREADS>(gamma, 0, vectors, gain);
 #pragma unroll
@@ -373,11 +394,11 @@ __device__ void write_dx(
             for (int j = 0; j < WIDTH; j++)
                 g[v].at[j] = fmaf(gain[v].at[j], g[v].at[j], -near);
 
-    float2 sums = make_float2(0, 0);  // of g and of g * x_hat
+    sums = make_float2(0, 0);  // of g and of g * x_hat
 #pragma unroll
     for (int v = 0; v < VECTORS; v++)
         sums = sums + make_float2(sum(g[v]), sum(product(g[v], x_hat[v])));
-    sums = block_sum<THREADS>(sums, 0);
+    sums = block_sum<THREADS>(sums, 1);
     const float rest = sums.x * one_over_D, mean_gx = sums.y * one_over_D;
 #pragma unroll
     for (int v = 0; v < VECTORS; v++)
@@ -532,13 +553,16 @@ __global__ void __launch_bounds__(THREADS, 1) row_means(
     const Row row = {mean[blockIdx.x], mean_lo[blockIdx.x], rstd[blockIdx.x]};
     Vector<WIDTH> d[VECTORS];
     load<THREADS>(dy, start, vectors, d);
-    float total = sum(d);
+    float2 sums = make_float2(0, 0);  // of dy and of its sizes
+#pragma unroll
+    for (int v = 0; v < VECTORS; v++)
+        sums = sums + sums_of(d[v]);
     for (int i = held + threadIdx.x; i < vectors; i += THREADS)
-        total += sum(wide(dy[start + i]));
+        sums = sums + sums_of(wide(dy[start + i]));
     const float gamma_mean = mean_of_gamma<THREADS>(gamma, vectors, one_over_D);
-    const float near = block_sum<THREADS>(total, 0) * one_over_D * gamma_mean;
+    const float near = near_mean(block_sum<THREADS>(sums, 0), one_over_D, gamma_mean);
 
-    float2 sums = make_float2(0, 0);
+    sums = make_float2(0, 0);  // of g and of g * x_hat
 #pragma unroll
     for (int v = 0; v < VECTORS; v++) {
         const int i = threadIdx.x + v * THREADS;
@@ -547,7 +571,7 @@ __global__ void __launch_bounds__(THREADS, 1) row_means(
     }
     for (int i = held + threadIdx.x; i < vectors; i += THREADS)
         sums = sums + terms(wide(gamma[i]), wide(dy[start + i]), wide(x[start + i]), row, near);
-    sums = block_sum<THREADS>(sums, 0);
+    sums = block_sum<THREADS>(sums, 1);
     if (threadIdx.x == 0)
         means[blockIdx.x] = Means{near, sums.x * one_over_D, sums.y * one_over_D};
 }

@@ -2,10 +2,9 @@
 
 python tests/tools/adversary.py --layer blocked --seconds 60
 
-A climb starts at a row of a kind that is hard to add up, or to project. It tries changes of x, dy
-and gamma, some small and some large, and keeps those that make the error larger. Each climb has a
-length D, one of the four results, and a start of its own. With --climbs in place of --seconds the
-same seed gives the same rows on the same machine.
+A climb starts at a row of a kind that is hard to add up, or to project; gamma may hide nearly all
+of dy. It tries changes of x, dy and gamma, some small and some large, and keeps those that make
+the error larger. Each climb has a length D, one of the four results, and a start of its own.
 """
 
 import argparse
@@ -117,24 +116,37 @@ def _along(x, rng):
     return dy + rng.choice([0, 0, 10 ** rng.uniform(0, 4)]) * dy.std()
 
 
-def _moved(pair, rng):
+def _hidden(dy, gamma, rng):
+    """Return a dy that gamma hides: the rest of it is tiny, and its mean is tiny or 0."""
+    dy, seen = dy.astype(np.float32).astype(float), gamma != 0
+    rest = rng.permutation(np.flatnonzero(~seen))
+    half = len(rest) // 2
+    dy[rest[:half]] = -dy[rest[half : 2 * half]]
+    dy[rest[2 * half :]] = 0
+    dy[seen] *= rng.choice([0, 10 ** rng.uniform(-12, -2)])
+    return dy
+
+
+def _moved(pair, gamma, rng):
     x, dy = pair
-    kind = rng.integers(4)
+    kind = rng.integers(5)
     if kind < 2:
         x = _change(x, rng)
     if kind in (1, 2):
         dy = _change(dy, rng)
-    return (x, _along(x, rng)) if kind == 3 else (x, dy)
+    if kind == 3:
+        dy = _along(x, rng)
+    return x, _hidden(dy, gamma, rng) if kind == 4 and not gamma.all() else dy
 
 
 def _in_range(x, dy, gamma):
-    """Tell whether the promise is meant, by the limits in `lnlib.layernorm`."""
+    """Tell for which rows the promise is meant, by the limits in `lnlib.layernorm`."""
     sizes = np.abs(x).max(axis=-1), np.abs(dy).max(axis=-1)
     inside = [(1e-12 < size) & (size < 1e12) for size in sizes]
-    m = dy.mean(axis=-1, keepdims=True)
-    a = np.abs(gamma * (dy - m)) + np.abs(m * (gamma - gamma.mean()))
-    seen = a.max(axis=-1) >= 1e-6 * np.abs(gamma).max() * np.abs(dy - m).max(axis=-1)
-    return inside[0] & inside[1] & seen & (np.abs(m[:, 0]) <= 1e4 * dy.std(axis=-1))
+    m = dy.mean(axis=-1)
+    dx = np.abs(gamma * dy).max(axis=-1) / (x.std(axis=-1) + 1e-3)  # about
+    normal = (dx == 0) | (dx > 1e-30)  # far from what float32 rounds to 0
+    return inside[0] & inside[1] & normal & (np.abs(m) <= 1e4 * dy.std(axis=-1))
 
 
 def _score(layer, arrays, target):
@@ -149,10 +161,13 @@ def climb(layer, target, D, start, rng, steps=STEPS):
     gamma, beta = (np.ones(D), np.zeros(D)) if rng.random() < 0.5 else rng.uniform(0.5, 2, (2, D))
     gamma[0] *= rng.choice([1, 1, 10])
     gamma[rng.random(D) < rng.choice([0, 0, rng.random()])] = 0
+    if hides := rng.random() < 0.2:
+        gamma[rng.permutation(D)[: -rng.integers(1, 1 + D // 2)]] = 0
     count = max(2, min(ROWS, VALUES // D))
     single = target < 2  # y and dx of a row are its own, a sum is of many rows
     rows = [start(D, rng) + rng.choice([0, 0, 10 ** rng.uniform(-1, 7)]) for _ in range(count)]
     pairs = [(x, _along(x, rng)) for x in rows]
+    pairs = [(x, _hidden(dy, gamma, rng)) if hides else (x, dy) for x, dy in pairs]
     best, found = 0.0, None
     for _ in range(steps):
         x, dy = (np.array(a) for a in zip(*pairs))
@@ -166,9 +181,9 @@ def climb(layer, target, D, start, rng, steps=STEPS):
             break
         dy, x, gamma, beta = found
         if single:
-            pairs = [(x[0], dy[0]), *(_moved((x[0], dy[0]), rng) for _ in range(count - 1))]
+            pairs = [(x[0], dy[0]), *(_moved((x[0], dy[0]), gamma, rng) for _ in range(count - 1))]
         else:
-            pairs = [_moved(p, rng) if rng.random() < 0.3 else p for p in zip(x, dy)]
+            pairs = [_moved(p, gamma, rng) if rng.random() < 0.3 else p for p in zip(x, dy)]
         if rng.random() < 0.1:
             gamma = _change(gamma, rng)
     return best, found
