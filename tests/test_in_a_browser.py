@@ -69,3 +69,26 @@ def test_a_formula_that_begins_left_of_the_screen_is_found(book):
     (other := book / "centred.html").write_text(text, "utf-8")
     (found,) = check_book.formulas([other]).values()
     assert any(check_book.lost(formula) for formula in found)
+
+
+def test_a_formula_in_a_text_that_is_cut_off_is_found(book):
+    text = (book / "01_derivation.html").read_text("utf-8").replace("phone.js", "absent.js")
+    (other := book / "cut.html").write_text(text, "utf-8")
+    (found,) = check_book.formulas([other]).values()
+    assert any(check_book.lost(formula) for formula in found)
+
+
+def test_a_plan_ends_with_its_last_question():
+    title = "60 minutes: and is it right?"
+    question = build_slides.last_question(title)
+    listing = question.partition("```python\n")[2].partition("```")[0]
+    assert listing and listing in (build_slides.NOTEBOOKS.parent / "README.md").read_text("utf-8")
+    deck = build_slides.of_plan(title, build_slides.plans()[title])
+    assert deck.cells[-1].source == question
+
+
+def test_a_row_in_jupyterlab_shows_its_exercise_without_the_hint():
+    (row,) = (each for each in build_slides.plans()[TITLE] if each.in_lab)
+    _, text, code = build_slides.of_row(row)
+    assert text.source.startswith("### Exercise 1.1") and "Hint" not in text.source
+    assert code.source.startswith("def centre_backward")

@@ -31,7 +31,7 @@ def shift_backward(dy):
 @mistakes("""
     / D =>  # the 1/D of the mean is missing.
     np.repeat(dm, D, axis=-1) => np.repeat(dm, D)
-        of shape (B * T * D,): without axis=-1 np.repeat makes one long row of all.
+        its shape is (B * T * D,), as np.repeat without axis=-1 makes one long row of all.
     axis=-1 => axis=0  # repeated along axis 0; the D entries of a row lie along axis=-1.
     axis=-1 => axis=1  # repeated along axis 1; the D entries of a row lie along axis=-1.
     np.repeat(dm, D, axis=-1) => dm  # it must have the shape of x: D entries a row.

@@ -122,3 +122,39 @@ def prenorm_backward(dz, cache):
     """Return dx (B, T, D), dgamma (D,) and dbeta (D,)."""
     dx, dgamma, dbeta = layer_norm_backward(dz, cache)
     return dz + dx, dgamma, dbeta
+
+
+def _padded_cases():
+    for label, a in layers(2, 3, 5).items():
+        rng = np.random.default_rng(len(label))
+        keep = rng.permuted(np.arange(a.dy[..., 0].size) % 3 > 0).reshape(a.dy.shape[:2])  # (B, T)
+        x_hat, rstd = a.cache.x_hat.copy(), a.cache.rstd.copy()  # (B, T, D), (B, T, 1)
+        if label != "ordinary rows":
+            label = f"NaN in rows that do not count, {label}"
+            x_hat[~keep] = rstd[~keep] = np.nan
+        yield label, (a.dy, LayerNormCache(x_hat, rstd, a.gamma), keep)
+
+
+@exercise("dx dgamma dbeta", _padded_cases)
+@mistakes("""
+    [keep] => [~keep]  # the rows are exchanged: keep is True for those that count.
+    np.zeros_like(dy) => layer_norm_backward(dy, cache)[0]
+        not 0 where keep is False; rows that do not count have no gradient.
+    np.zeros_like(dy) => dy.copy()  # "
+    x_hat[keep], rstd[keep], gamma => x_hat, rstd, gamma
+    dx[keep], => dx,
+    (dy[keep], => (dy * keep[..., None],
+        NaN times 0 is NaN: leave out the rows that do not count, and multiply nothing by 0.
+    return dx, dgamma, dbeta => return dx, dgamma, dy.sum(axis=(0, 1))
+        summed over all rows; add up those that count.
+    return dx, dgamma, dbeta => return dx, (dy * x_hat).sum(axis=(0, 1)), dbeta  # "
+    return dx, dgamma, dbeta => return dx, dgamma / keep.sum(), dbeta / keep.sum()
+        averaged over the rows that count; the rows add up.
+""")
+def backward_of_kept_rows(dy, cache, keep):
+    """Return dx (B, T, D), dgamma (D,) and dbeta (D,)."""
+    x_hat, rstd, gamma = cache
+    kept = LayerNormCache(x_hat[keep], rstd[keep], gamma)  # (N, D), (N, 1), (D,)
+    dx = np.zeros_like(dy)  # (B, T, D)
+    dx[keep], dgamma, dbeta = layer_norm_backward(dy[keep], kept)
+    return dx, dgamma, dbeta

@@ -17,6 +17,7 @@ myst_heading_anchors = 3
 html_theme = "sphinx_book_theme"
 html_static_path = ["static"]
 html_css_files = ["phone.css"]
+html_js_files = ["phone.js"]
 html_theme_options = {
     "show_toc_level": 2,
     "navbar_persistent": [],

@@ -45,7 +45,8 @@ def as_slides(cells):
     """Make one slide of cells, in which answers wait for a click; the page divides it."""
     cells = [cell for cell in cells if not cell.source.startswith(("import ", "from "))]
     for cell, kind in zip(cells, slide_types(cells)):
-        cell.metadata["slideshow"] = {"slide_type": kind if kind == "fragment" else "-"}
+        kind = "subslide" if cell.source.startswith("## ") else kind if kind == "fragment" else "-"
+        cell.metadata["slideshow"] = {"slide_type": kind}
     cells[0].metadata["slideshow"] = {"slide_type": "slide"}
     return cells
 
@@ -56,8 +57,8 @@ def of_row(row):
         return as_slides([nbformat.v4.new_markdown_cell(f"## {row.where.capitalize()}")])
     if row.in_lab:  # what follows a semicolon is for the teacher
         task = row.do.split(";")[0].strip()
-        source = f"## In JupyterLab: lesson {row.where}\n\n{task}"
-        return as_slides([nbformat.v4.new_markdown_cell(source)])
+        source = f"## In JupyterLab: lesson {row.where}\n\n{task}: {row.minutes} minutes"
+        return as_slides([nbformat.v4.new_markdown_cell(source), *exercises(row)])
     cells = read(row.lesson).cells
     chosen, wanted, waiting, inside = [], set(row.run), [], False
     for cell in cells:
@@ -82,9 +83,29 @@ def of_row(row):
     return as_slides(chosen)
 
 
+def exercises(row):
+    """Return the texts of the exercises that a row names, without hints, and what to fill in."""
+    cells = read(row.lesson).cells
+    found = []
+    for text, code in zip(cells, cells[1:]):
+        if text.source.startswith("### Exercise") and code.execution_count in row.run:
+            text.source = text.source.partition("<details>")[0]
+            found += [text, code]
+    return found
+
+
+def last_question(title):
+    """Return what stands quoted under a plan's table, the question that ends the class, or ""."""
+    text = (NOTEBOOKS / "teaching.md").read_text("utf-8")
+    part = text.partition(f"## {title}\n")[2].partition("\n## ")[0]
+    return "\n".join(line[2:] for line in part.splitlines() if line.startswith(">"))
+
+
 def of_plan(title, rows):
     """Return a plan as a notebook."""
     cells = [cell for row in rows if row.where != "slack" for cell in of_row(row)]
+    if question := last_question(title):
+        cells += as_slides([nbformat.v4.new_markdown_cell(question)])
     return nbformat.v4.new_notebook(cells=cells, metadata={"title": title})
 
 

@@ -1,7 +1,7 @@
 """Look at the book in Chromium at a phone's width: can every formula be read?
 
-Takes pages that sphinx-build wrote. A displayed formula has to begin inside its box. Where it is
-wider, the box has to scroll as far as it reaches, but not the page. Prints those that cannot be
+Takes pages that sphinx-build wrote. A formula has to begin inside its box. Where it is wider, the
+box has to scroll as far as it reaches, but not the page. Prints those that cannot be
 read in full, and fails if there are any.
 """
 
@@ -17,8 +17,9 @@ PROBE = """<script>
 window.addEventListener("load", async () => {
   await window.MathJax?.startup.promise;  // the index and the search page have no formulas
   await document.fonts.ready;
-  const found = [...document.querySelectorAll("mjx-container[display]")].map((formula) => {
-    const parts = [...formula.querySelectorAll("mjx-math, mjx-mtable, mjx-labels")];
+  const found = [...document.querySelectorAll(".bd-article mjx-container")].map((formula) => {
+    const number = formula.hasAttribute("display") ? ", mjx-mtable, mjx-labels" : "";
+    const parts = [...formula.querySelectorAll("mjx-math" + number)];
     const boxes = parts.map((part) => part.getBoundingClientRect()).filter(({width}) => width);
     let box = formula;
     const scrolls = (node) => ["auto", "scroll"].includes(getComputedStyle(node).overflowX);
@@ -26,6 +27,7 @@ window.addEventListener("load", async () => {
     while (box.parentElement && !(scrolls(box) && seen(box))) box = box.parentElement;
     const left = box.getBoundingClientRect().left - box.scrollLeft;
     const width = box.parentElement ? box.scrollWidth : innerWidth;  // the page must not scroll
+    if (!boxes.length) return {before: 0, beyond: 0, words: ""};  // hidden
     return {
       before: left - Math.min(...boxes.map(({left}) => left)),
       beyond: Math.max(...boxes.map(({right}) => right)) - left - width,
@@ -57,7 +59,7 @@ next();
 
 
 def formulas(pages):
-    """Return what Chromium finds out about the displayed formulas, {page: list of dict}."""
+    """Return what Chromium finds out about the formulas, {page: list of dict}."""
     probes = []
     try:
         for page in pages:

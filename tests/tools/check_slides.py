@@ -25,7 +25,7 @@ const walk = () => {
       below: slide.scrollHeight - 768,
       beside: slide.scrollWidth - 1366,
       wide: Math.max(0, ...code.map((listing) => listing.scrollWidth - listing.clientWidth)),
-      small: Math.max(0, ...sizes.map((size) => 20 - size)),
+      small: Math.max(0, ...sizes.map((size) => 22 - size)),
       clicks: [...slide.querySelectorAll(".fragment")].filter(empty).length,
     };
   });

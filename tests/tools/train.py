@@ -77,12 +77,12 @@ class LayerNorm:
         return dx
 
 
-def network(seed, scale=1, backward=layer_norm_backward):
-    rng, widths = np.random.default_rng(seed), [64] + 8 * [48] + [10]
+def network(seed, scale=1, backward=layer_norm_backward, width=48):
+    rng, widths = np.random.default_rng(seed), [64] + 8 * [width] + [10]
     weights = [rng.uniform(-1, 1, (n, n_out)) / np.sqrt(n) for n, n_out in zip(widths, widths[1:])]
     for W in weights[:-1]:  # those before a ReLU
         W *= scale
-    return weights, [LayerNorm(48, backward) if backward else None for _ in range(8)]
+    return weights, [LayerNorm(width, backward) if backward else None for _ in range(8)]
 
 
 def run_forward(weights, norms, x):
