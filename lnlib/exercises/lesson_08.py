@@ -41,6 +41,7 @@ THREAD_CASES = {
     return [ => return [vector * width + j for j in range(width) for vector in vectors]; [
         the right columns, but not in order: one vector after the other.
     D // width => D  # vectors are counted up to D; a row has D // width of them.
+    D // width => D // width + 1  # one vector too many: the last one is D // width - 1.
     D // width => -(-D // (width * threads)) * threads  # past the row's end: padding is not loaded.
 """)
 def columns_of(thread, threads, width, D):
