@@ -460,9 +460,8 @@ def test_a_sum_that_lost_digits_is_no_other_sum():
 def test_sums_of_up_to_four_terms_are_found():
     rows, terms = np.random.default_rng(0).standard_normal((5, 9)), Terms("1", "a; b; c; d; e")
     for count, words in ((4, "it is a + b + c + d. Not right in this"), (5, "the largest error")):
-        text = describe("s", [rows[:count].sum(axis=0)], [rows[0]], ["nine"], 1e-9, terms,
-                        [dict(zip("abcde", rows))])  # fmt: skip
-        assert words in text
+        output = Output("s", [rows[:count].sum(axis=0)], [rows[0]], ["nine"], 1e-9)
+        assert words in describe(output, terms, [dict(zip("abcde", rows))])
 
 
 def test_the_museum_knows_what_was_seen():
