@@ -15,8 +15,7 @@ import sys
 import time
 
 # What takes a second in every kernel. None of it is the course's own.
-COMMON = "numpy", "matplotlib.font_manager", "matplotlib.pyplot"
-COMMON += "ipykernel.kernelapp", "ipykernel.ipkernel", "ipykernel.zmqshell", "ipywidgets"
+COMMON = "numpy", "matplotlib.font_manager", "matplotlib.pyplot", "ipykernel.kernelapp", "ipywidgets"
 
 
 class Copy:
@@ -56,7 +55,7 @@ class Server:
     process = None
 
     def launch(self, command, first=None, *, env, cwd, **_):
-        """Start a kernel as jupyter_client's launch_kernel does; it begins with a script, first."""
+        """Start a kernel as jupyter_client's launch_kernel does; it runs the script first, first."""
         if self.process is None:
             pipes = dict.fromkeys(("stdin", "stdout"), subprocess.PIPE) | {"encoding": "utf-8"}
             own = sys.executable, __file__
