@@ -2,21 +2,16 @@
 
 The kernels of the index, of lessons 00 to 05 and 11 and of their solutions start with
 tests/bare/sitecustomize.py, which hides CuPy, compilers, the debugger and processes: so these
-pages can also run in a browser. On Linux a process that has imported NumPy and matplotlib is
-copied for each kernel.
+pages can also run in a browser.
 """
 
 import importlib.util
 import os
-import sys
-from functools import partial
 from pathlib import Path
 
-import kernels
 import nbval.kernel
 import pytest
 from execute_notebooks import QUIET
-from jupyter_client.provisioning import local_provisioner
 
 HERE = Path(__file__).resolve().parent
 BARE = HERE.parent / "tests/bare"
@@ -44,7 +39,6 @@ def starts_twice(start_new_kernel):
     return start
 
 
-SERVER = kernels.Server()
 nbval.kernel.start_new_kernel = starts_twice(nbval.kernel.start_new_kernel)
 
 
@@ -61,14 +55,9 @@ def pytest_runtest_setup(item):
     bare = item.path.name[:2] in "in 00 01 02 03 04 05 11".split()  # the first is the index
     with pytest.MonkeyPatch.context() as environment:
         if bare:
-            environment.setenv("PATH", "")
-        if sys.platform == "linux":
-            first = str(BARE / "sitecustomize.py") if bare else None
-            launch = partial(SERVER.launch, first=first)
-            environment.setattr(local_provisioner, "launch_kernel", launch)
-        elif bare:
             paths = [str(BARE), *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))]
             environment.setenv("PYTHONPATH", os.pathsep.join(paths))
+            environment.setenv("PATH", "")
         result = yield
     drawn_once = DRAWN_ONCE.replace("MATPLOTLIB", str("matplotlib" in item.path.read_text("utf-8")))
     reply = run_unseen(item.parent.kernel, drawn_once)["content"]
