@@ -300,8 +300,8 @@ class _Probe:
 
     def arrays(self, vector):
         """Return the parts in the shapes of x, gamma and beta."""
-        parts = np.split(vector, self.starts[1:])
-        return [part.reshape(shape) for part, shape in zip(parts, self.shapes)]
+        parts = zip(self.starts, [*self.starts[1:], vector.size], self.shapes)
+        return [vector[start:end].reshape(shape) for start, end, shape in parts]
 
     def y(self, vector):
         """Return a copy of y, as forward may reuse its array."""
@@ -502,32 +502,31 @@ def _ridders(slopes, near, within):
     from both, and their rounding. It is larger for what lies further from near than within: large
     steps may agree by chance.
     """
-    slopes = [slope for slope in slopes if np.isfinite(slope).all()]
-    values, noise, sizes, steps, _ = np.reshape(slopes, (-1, 5)).T  # (steps,) each
-    noise = noise * _noise_factor(slopes)
+    table = np.array(slopes)  # (steps, 5)
+    values, noise, sizes, steps, _ = table[np.isfinite(table).all(axis=1)].T
+    noise = noise * _noise_factor(values, noise, steps)
     best, rounding = _UNKNOWN._replace(error=np.inf), np.inf
-    for k in range(1, len(slopes)):
+    for k in range(1, len(steps)):
         coarse, fine, ratio = values[:-1], values[1:], (steps[:-k] / steps[k:]) ** 2 - 1
         values = fine + (fine - coarse) / ratio
         noise = noise[1:] + (noise[1:] + noise[:-1]) / ratio
         errors = np.maximum(np.abs(values - fine), np.abs(values - coarse)) + noise
-        errors = np.fmax(errors, np.abs(values - near) - within)
-        i = np.argmin(np.nan_to_num(errors, nan=np.inf))
+        errors = np.fmin(np.fmax(errors, np.abs(values - near) - within), np.inf)  # no nan
+        i = np.argmin(errors)
         if errors[i] < best.error:
             best, rounding = _Slope(values[i], errors[i], sizes[i + k]), noise[i]
     return best, rounding
 
 
-def _noise_factor(slopes):
+def _noise_factor(values, noise, steps):
     """Return how many times larger than its error the last slope's noise seems to be, at least 1.
 
     The last two slopes differ by truncation, which the two before tell, and by noise.
     """
-    if len(slopes) < 3:
+    if len(steps) < 3:
         return 1
-    long, middle, short = slopes[-3:]
-    truncation = 4 * abs(long.value - middle.value) * (middle.step / long.step) ** 2
-    return max(1, (abs(middle.value - short.value) - truncation) / short.error)
+    truncation = 4 * abs(values[-3] - values[-2]) * (steps[-2] / steps[-3]) ** 2
+    return max(1, (abs(values[-2] - values[-1]) - truncation) / noise[-1])
 
 
 # ---- Verdicts ------------------------------------------------------------------------------------

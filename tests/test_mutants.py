@@ -5,7 +5,7 @@ import functools
 import numpy as np
 import pytest
 from oracle import assert_promise
-from test_gpu import BACKWARD, ORDERS, arrays, emulate_backward_changed
+from test_gpu import LOOPING, ORDERS, arrays, emulate_backward_changed
 
 from lnlib import gpu
 from lnlib.gpu.dispatch import FORWARD
@@ -37,9 +37,9 @@ MUTANTS = {
     "a warp returns before the barrier": ("forward", SILENT, "    const int vectors = D / WIDTH;\n",
         "    const int vectors = D / WIDTH;\n    if (threadIdx.x >= 32) return;\n"),
     "one buffer for two sums": ("forward", RACE, "sum(xc), 1)", "sum(xc), 0)"),
-    "one buffer for both sums of a row": ("backward_looping", RACE, "block_sum<THREADS>(sums, 0)",
+    "one buffer for both sums of a row": ("row_means", RACE, "block_sum<THREADS>(sums, 0)",
         "make_float2(block_sum<THREADS>(sums.x, 0), block_sum<THREADS>(sums.y, 0))", 1),
-    "one buffer for dy and g": ("backward_looping", RACE, "block_sum<THREADS>(sums, 1)",
+    "one buffer for dy and g": ("row_means", RACE, "block_sum<THREADS>(sums, 1)",
         "block_sum<THREADS>(sums, 0)", 1),
     "first warp's sum only": ("forward", SILENT, "[lane % WARPS]", "[0]"),
     "slots past the warps": ("forward", r"index [23] is out of range", "[lane % WARPS]",
@@ -93,24 +93,24 @@ MUTANTS = {
         "sums[k * APART] = dbeta"),
     "a group's sums forgotten": ("backward", SILENT, "int groups = ROWS / 2;",
         "int groups = ROWS / 4;"),
-    "means of the first row": ("backward_looping", SILENT, "means[n]", "means[0]"),
-    "means of every block in one place": ("backward_looping", "blocks run in any order",
+    "means of the first row": ("backward_columns", SILENT, "means[n]", "means[0]"),
+    "means of every block in one place": ("row_means", "blocks run in any order",
         "means[blockIdx.x] = Means", "means[0] = Means"),
-    "end of a row counted twice": ("backward_looping", SILENT, "int i = held + threadIdx.x",
+    "end of a row counted twice": ("row_means", SILENT, "int i = held + threadIdx.x",
         "int i = threadIdx.x", 1),
-    "rows of all blocks in each": ("backward_looping", "blocks run in any",
+    "rows of all blocks in each": ("backward_columns", "blocks run in any",
         "first = blockIdx.x / across;", "first = 0;"),
-    "columns of the first block": ("backward_looping", SILENT,
+    "columns of the first block": ("backward_columns", SILENT,
         "blockIdx.x % across * THREADS", "blockIdx.x * THREADS"),
-    "rows of all columns' blocks": ("backward_looping", "blocks run in any|races",
+    "rows of all columns' blocks": ("backward_columns", "blocks run in any|races",
         "n += gridDim.x / across", "n += 1"),
-    "what is lost is added twice": ("backward_looping", SILENT, "more = term - lost",
+    "what is lost is added twice": ("backward_columns", SILENT, "more = term - lost",
         "more = term + 1e6f * lost"),
-    "rest forgotten": ("backward_looping", SILENT, "(g - of.rest - x_hat", "(g - x_hat"),
-    "columns past the end": ("backward_looping", "out of range|blocks run in any",
+    "rest forgotten": ("backward_columns", SILENT, "(g - of.rest - x_hat", "(g - x_hat"),
+    "columns past the end": ("backward_columns", "out of range|blocks run in any",
         "    if (i >= vectors)\n        return;\n    const Vector<WIDTH> gain",
         "    const Vector<WIDTH> gain"),
-    "dbeta in the next block's place": ("backward_looping", "out of range|blocks run in any",
+    "dbeta in the next block's place": ("backward_columns", "out of range|blocks run in any",
         "first * 2 + 1) * vectors", "first * 2 + 2) * vectors"),
     "wrong atomic index": ("backward_atomic", SILENT, "dgamma[i * WIDTH + j]", "dgamma[i + j]"),
     "atomic index out of range": ("backward_atomic", r"dbeta\[900\] is out of range",
@@ -158,8 +158,8 @@ def both_passes(kernel, source, order, sigma=1):
         case = arrays((3, 900), offset=1e7 * sigma, sigma=sigma)
         y, cache = gpu.emulate_forward(*case[1:], kernel=kernel, order=order, source=source)
         return case, (y, *gpu.emulate_backward(case[0], cache, order=order))
-    # "backward" takes 24 rows at a time; "backward_looping" one, in each of many more threads
-    case, (y, cache) = right_forward(10 if kernel == "backward_looping" else 40)
+    # "backward" takes 24 rows at a time; these take one, in each of many more threads
+    case, (y, cache) = right_forward(10 if kernel in LOOPING else 40)
     return case, (y, *emulate_backward_changed(source, kernel, case[0], cache, order))
 
 
@@ -178,7 +178,7 @@ def test_mutant_is_caught(name, order):
             both_passes(kernel, source, order)
 
 
-@pytest.mark.parametrize("kernel", FORWARD + tuple(BACKWARD))
+@pytest.mark.parametrize("kernel", dict.fromkeys(kernel for kernel, *_ in MUTANTS.values()))
 def test_the_source_itself_passes_the_same_test(kernel):
     case, results = both_passes(kernel, SOURCE, "reverse")
     assert_promise(results, *case)
