@@ -20,9 +20,8 @@ BILL_CASES = {  # N, D, rows, sweeps, small, near, far, call
 @exercise("ns share", BILL_CASES)
 @mistakes("""
     -(-N // rows) => N // rows  # the last block is missing where it is shorter.
-    -(-N // rows) => N / rows  # a shorter block has as many small operations as the others.
-    blocks * small * call / (N * D) => small * call / (rows * D)
-        the last block may be shorter: it has as many small operations, and fewer elements.
+    -(-N // rows) => N / rows
+        a block that is shorter than the others has as many small operations, for fewer elements.
     (sweeps - 2) * near => sweeps * near  # the two far sweeps are among the sweeps.
     2 * far => far  # two sweeps are far: the first that reads x, the first that writes y.
     (sweeps - 2) * near + 2 * far => sweeps * far  # most sweeps find their block in the cache.
