@@ -43,6 +43,19 @@ def test_tokens_that_fit_are_those_whose_caches_fit():
         assert held[0] <= memory < held[1]
 
 
+def test_bill_is_the_sum_over_the_blocks():
+    bill = EXERCISES["bill_of"]
+    for N, D, rows, sweeps, small, near, far, call in bill.cases().values():
+        calls = times = 0.0
+        for start in range(0, N, rows):
+            prices = [far, far] + (sweeps - 2) * [near]
+            times += (min(N, start + rows) - start) * D * sum(prices)
+            calls += small * call
+        expected = (times + calls) / (N * D), calls / (times + calls)
+        right = bill.right(N, D, rows, sweeps, small, near, far, call)
+        np.testing.assert_allclose(right, expected, rtol=1e-12)
+
+
 def with_one_buffer(dy, x_hat, rstd, gamma, rows):
     dx, buffer = np.full_like(dy, 0), np.empty((rows, dy.shape[1]), dy.dtype)  # (N, D), (rows, D)
     dgamma, dbeta = np.zeros((2, dy.shape[1]), dy.dtype)  # (D,) each

@@ -1,4 +1,4 @@
-"""Lesson 07: the backward pass, a strip of rows at a time."""
+"""Lesson 07: the bill of a version; the backward pass, a strip of rows at a time."""
 
 import numpy as np
 
@@ -8,6 +8,43 @@ from ..layernorm import LayerNormCache
 from .data import layer, museum
 from .registry import exercise
 from .watch import blocks_are_used
+
+BILL_CASES = {  # N, D, rows, sweeps, small, near, far, call
+    "blocks of equal length": (12_288, 768, 256, 7, 6, 0.14, 0.37, 430.0),
+    "a shorter last block": (1000, 96, 48, 6, 9, 0.11, 0.52, 610.0),
+    "a row at a time": (2500, 300, 1, 9, 5, 0.17, 0.29, 380.0),
+    "fewer rows than a block has": (100, 64, 341, 7, 4, 0.13, 0.41, 520.0),
+}
+
+
+@exercise("ns share", BILL_CASES)
+@mistakes("""
+    -(-N // rows) => N // rows  # the last block is missing where it is shorter.
+    -(-N // rows) => N / rows
+        a block that is shorter than the others has as many small operations, for fewer elements.
+    (sweeps - 2) * near => sweeps * near  # the two far sweeps are among the sweeps.
+    2 * far => far  # two sweeps are far: the first that reads x, the first that writes y.
+    (sweeps - 2) * near + 2 * far => sweeps * far  # most sweeps find their block in the cache.
+    (sweeps - 2) * near + 2 * far => sweeps * near  # two sweeps cost far.
+    (sweeps - 2) * near + 2 * far => (sweeps - 2) * near + 2 * far / blocks
+        far is a price of each element, in every block.
+    blocks * small => small  # the small operations of one block; each block has them.
+    blocks * small => blocks  # one small operation a block.
+    blocks * small => N * small  # a small operation is one call for a whole block, not for a row.
+    / (N * D) => / N  # the calls' time for a row; one element is asked.
+    / (N * D) =>  # the calls' time for all elements; one is asked.
+    return ns, => return ns * N * D,  # the time of the whole array; one element is asked.
+    calls / ns => sweeping / ns  # the share of the sweeps.
+    calls / ns => calls / sweeping  # calls against sweeps; the share is of the whole.
+    calls / ns => 100 * calls / ns  # percent; a number between 0 and 1 is asked.
+""")
+def bill_of(N, D, rows, sweeps, small, near, far, call):
+    """Return the ns an element, and the share of the small operations in it."""
+    blocks = -(-N // rows)  # rounded up
+    sweeping = (sweeps - 2) * near + 2 * far
+    calls = blocks * small * call / (N * D)
+    ns = sweeping + calls
+    return ns, calls / ns
 
 
 def _judge_strips(function):
