@@ -28,7 +28,6 @@ def test_race_messages_quote_the_lines_they_name():
     with pytest.raises(gpu.EmulationError) as caught:  # line 1 of what: nothing to quote
         gpu.emulate_forward(x, x[0], x[0], source=f'#line 1 "elsewhere"\n{source}')
     assert str(caught.value) == message
-    assert all(line in PRINTED for line in quoted)
 
 
 def test_listings_are_of_functions():
