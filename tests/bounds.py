@@ -93,11 +93,11 @@ def bound(layer, dy, x, gamma, beta, eps=1e-5, blas=BLAS):
     else:
         rho = U * (4 + products + (layer == "kernel")) / 2 + U * after
     rho = rho + shift**2 / 2
-    # Lemma 4: y
+    # Theorem, y
     top = largest(gamma)
     scale_y = top * M + largest(beta)
     y = top * (M * (rho + 4 * U) + shift + rough) + U * scale_y
-    # Lemma 5: g, which is off by a constant k where it meets x_hat
+    # Lemma 4: g, which is off by a constant k where it meets x_hat
     m_size, size = np.abs(m), mean(np.abs(dy))
     e_m = np.where(m_size < size / 99, m_size, N * U * size)  # a small m stays in dy
     e_gamma = N * U * mean(np.abs(gamma))
@@ -112,7 +112,7 @@ def bound(layer, dy, x, gamma, beta, eps=1e-5, blas=BLAS):
         )
         uneven = uneven + U * k
     off_g = own * U * mean(a) + uneven + N * U * (mean(a) + k)  # a shift again
-    # Lemma 6: the coefficient mean(g * x_hat)
+    # Lemma 5: the coefficient mean(g * x_hat)
     left = 0 if layer == "reference" else k  # what stands in g when it is projected
     off_c = (own + 1) * U * E + uneven * mean(x_hat)
     off_c = off_c + (rho + 3 * U) * E + rough * (mean(a) + rest)
@@ -121,7 +121,7 @@ def bound(layer, dy, x, gamma, beta, eps=1e-5, blas=BLAS):
         off_c = off_c + (left + rest) * (shift + 3 * U * mean(x_hat) + rough)
     if layer == "blocked":
         off_c = off_c + offset * N * U * (mean(a) + k)
-    # Theorem: dx
+    # Theorem, dx
     b = a + mean(a) + x_hat * E
     dx = (own + 1) * U * a + uneven + U * rest + off_g
     dx = dx + ((rho + 3 * U) * x_hat + shift + rough) * E + x_hat * (off_c + U * E)
