@@ -68,6 +68,33 @@ def test_by_default_a_product_and_a_difference_are_fused():
 
 
 @needs_nvrtc
+@pytest.mark.parametrize(
+    "instance, entries, counted",
+    [
+        ("forward<128, {}, 4, 1>", 4, 7),
+        ("backward<128, {}, 4, 1, 4, IN_SHARED>", 4, 13.75),
+        ("row_means<256, {}, 4>", 4, 8.75),
+        ("backward_columns<256, {}>", 1, 15),
+    ],
+)
+def test_instructions_per_element_are_as_lesson_09_counts_them(instance, entries, counted):
+    """Additions, products and both in one: how many more there are if a thread has more entries."""
+    from cupy.cuda import nvrtc
+
+    def instructions(vectors):
+        program = nvrtc.createProgram(gpu.read_source(), "layernorm.cu", (), ())
+        nvrtc.addNameExpression(program, instance.format(vectors))
+        nvrtc.compileProgram(program, ("-arch=sm_80", "-std=c++17", "-ftz=true"))
+        words = np.frombuffer(nvrtc.getCUBIN(program), np.uint8)  # 16 bytes an instruction
+        words = words[: len(words) // 16 * 16].reshape(-1, 16)
+        opcodes = words[:, 0] + 256 * (words[:, 1].astype(int) & 1)  # of any operands
+        return np.count_nonzero(np.isin(opcodes, (0x20, 0x21, 0x23)))  # FMUL, FADD, FFMA
+
+    more = (instructions(8) - instructions(4)) / (4 * entries)
+    assert more == pytest.approx(counted, abs=0.5)  # another compiler may save some
+
+
+@needs_nvrtc
 def test_what_becomes_of_roots():
     roots = """template <int N> __global__ void roots(float *x)
     {
