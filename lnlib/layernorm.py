@@ -8,8 +8,10 @@ Complex input is never conjugated, so that the complex step [3]_ goes through.
 The promise, in float32: the error of an entry is at most 4e-7 of a scale for data at large, and at
 most 1e-6 of it for the worst rows that a search finds. It holds for every offset of x, for means of
 dy up to 1e4 times the spread of dy, and for up to 1e6 rows. As usual in such bounds, nothing may
-overflow or underflow. y and dx have a scale for each row, dgamma and dbeta have one each. With
-m = mean(dy), p = gamma * (dy - m) and a = |p| + |m * (gamma - mean(gamma))| of the row, they are
+overflow or underflow. Known rows break it for dx: gamma hides large entries of dy, and x has an
+outlier (lesson 05, section 9). y and dx have a scale for each row, dgamma and dbeta have one
+each. With m = mean(dy), p = gamma * (dy - m) and a = |p| + |m * (gamma - mean(gamma))| of the row,
+they are
 
 - of y: max |gamma| * max |x_hat| + max |beta|;
 - of dx: the largest rstd * (a + mean(a) + |x_hat| * mean((a + |mean(p)|) * |x_hat|)), which is the
