@@ -1,4 +1,4 @@
-"""The CUDA kernels: emulated against float64, compiled for eight GPUs, and run on a GPU."""
+"""The CUDA kernels: emulated against float64, compiled for each generation, and run on a GPU."""
 
 import contextlib
 import functools
@@ -665,7 +665,7 @@ def fake_cupy(monkeypatch):
 
     fake = mock.MagicMock(ndarray=FakeArray, RawModule=raw_module, compiled=[], emulates=True)
     fake.__version__ = "0"
-    fake.empty = lambda shape, dtype: np.full(shape, np.nan, dtype).view(FakeArray)
+    fake.empty = lambda shape, dtype: emulated._empty(shape, dtype).view(FakeArray)
     fake.zeros = lambda *a: np.zeros(*a).view(FakeArray)
     fake.asarray = lambda a: a.view(FakeArray)
     cuda, properties = fake.cuda, dict(name=b"Fake", major=9, minor=0)
