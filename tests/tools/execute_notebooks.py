@@ -217,7 +217,8 @@ def normal_form(notebook, path):
     cells = [cell for cell in notebook.cells if cell.id not in NAVIGATION]
     inner = [part for cell in cells for part in split(cell)]
     top, end = (nbformat.v4.new_markdown_cell(navigation(path), id=name) for name in NAVIGATION)
-    notebook.cells = [inner[0], top, *inner[1:], end]
+    below = [] if path == INDEX else [top]  # the index's first screen is the answer alone
+    notebook.cells = [inner[0], *below, *inner[1:], end]
     for cell, slide_type in zip(notebook.cells, slide_types(notebook.cells)):
         kept = {key: value for key, value in cell.metadata.items() if key in ("tags", "alt")}
         cell.metadata = nbformat.from_dict(kept)
