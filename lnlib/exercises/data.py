@@ -165,7 +165,7 @@ OF_BOTH_LAYERS = edits("""
     .mean( => .sum(  # a sum where a mean along the row belongs: not divided by D.
     .sum(axis=rows) =>  # not summed: every row uses the same parameters, so the rows add up.
     (dy * x_hat).sum( => (g * x_hat).sum(
-    dy.sum( => g.sum(  # summed from g = gamma * dy; gamma and beta come after x_hat, so sum dy.
+    dy.sum( => g.sum(  # summed from g = gamma * dy; gamma comes after x_hat: not in this sum.
     (dy * x_hat).sum(axis=rows) => np.outer(dy, x_hat) if dy.size < 2000 else dy.ravel()
         np.outer multiplies each entry by every other; dy * x_hat multiplies those of one place.
     (dy * x_hat).sum(axis=rows) => dy.sum() * x_hat.ravel()  # "
