@@ -79,6 +79,6 @@ def _centre_inputs():
         the sum of each row is subtracted; its mean is that divided by D.
     b - b.mean() => b - b.sum()  # the sum is subtracted; the mean is that divided by D.
 """)
-def centred(W, b):
+def centre_weights(W, b):
     """Return V (n_in, D) and c (D,)."""
     return W - W.mean(axis=1, keepdims=True), b - b.mean()

@@ -18,6 +18,7 @@ import math
 import platform
 import re
 from datetime import date
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -131,8 +132,8 @@ def train(net, rate, seed, frozen=False, epochs=6, gradients=run_backward):
                 norm.beta -= step * norm.dbeta
 
 
-def without_drift(*network_and_batch):
-    *early, last = run_backward(*network_and_batch)
+def without_drift(*network_and_batch, gradients=run_backward):
+    *early, last = gradients(*network_and_batch)
     return [dW - dW.mean(axis=1, keepdims=True) for dW in early] + [last]
 
 
@@ -143,6 +144,8 @@ LONG = {
     "no mean term, no drift": NO_MEAN_TERM | {"gradients": without_drift},
     "no mean term, He": NO_MEAN_TERM | {"scale": HE, "rate": 0.3},
     "no mean term, Adam": NO_MEAN_TERM | {"adam": True, "rate": 0.003},
+    "no mean term, no drift, Adam": NO_MEAN_TERM
+    | {"gradients": without_drift, "adam": True, "rate": 0.003},
 }
 
 
@@ -190,7 +193,9 @@ def long_run(
     """
     net, batches, losses, drifts = network(seed, scale, backward), itertools.count(), [], []
     first = [W.mean(axis=1, keepdims=True) for W in net[0]]
-    gradients = adams() if adam else gradients
+    if adam:
+        steps = adams()
+        gradients = partial(gradients, gradients=steps) if gradients is without_drift else steps
 
     def measure():
         inner = [(W - W.mean(axis=1, keepdims=True), W) for W in net[0][1:-1]]
