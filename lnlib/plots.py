@@ -48,8 +48,8 @@ def use_style():
 def story():
     """Measure and draw the course in four panels; return the numbers shown, by name."""
     shown = _story_numbers()
-    fig, axes = plt.subplots(2, 2, figsize=(6.8, 7.4))  # narrow: it is read on phones, too
-    fig.get_layout_engine().set(hspace=0.06)
+    size = 6.8, 7.4  # narrow: it is read on phones, too
+    fig, axes = plt.subplots(2, 2, figsize=size, gridspec_kw={"hspace": 0.06})
     _draw_jacobian(fig, axes[0, 0], shown["jacobian"])
     _draw_gradient_errors(axes[0, 1], *shown["gradient errors"])
     _draw_output_errors(axes[1, 0], *shown["output errors"], shown["rows not finite"] > 0)
