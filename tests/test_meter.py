@@ -60,13 +60,15 @@ def test_sweeps_are_priced_where_their_blocks_are(monkeypatch):
 
     monkeypatch.setattr(meter, "medians", medians)
     work, result = np.zeros((2, N, D), np.float32)
-    kinds = [Sweep("add", ("array",), "out", "write"), Sweep("add", ("array",), "in place", "")]
+    places = ("out", "write"), ("in place", ""), ("in place", "read")
+    kinds = [Sweep("add", ("array",), *place) for place in places]
     before = np.getbufsize()
     found = meter.prices(kinds, work, result, rows=16, buffer_size=32)
     assert found == dict.fromkeys(kinds, pytest.approx(1.0)) and np.getbufsize() == before
-    assert [size for *_, size in seen] == [32, 32]
+    assert [size for *_, size in seen] == [32, 32, 32]
     assert (seen[0][0] == 1).all() and (seen[0][1] == 2).all()  # each block of the result
     assert (seen[1][0][:16] == 16).all() and (seen[1][0][16:] == 1).all()  # 4 times 2
+    assert (seen[2][0] == 2).all()  # each block of the array
 
 
 def test_prices_of_all_kinds_leave_ones():
