@@ -127,7 +127,9 @@ def test_wrong_kernel_is_diagnosed(name, old, new, words):
     ],
 )
 def test_lines_that_are_never_right(line, words):
-    text = message_for_learner("k does not compile: your source:2: error: ...", "k", f"int f()\n{line}")
+    text = message_for_learner(
+        "k does not compile: your source:2: error: ...", "k", f"int f()\n{line}"
+    )
     assert text == f"does not compile: line 2, {line}: " + text.split(": ")[-1] and words in text
     fine_lines = "#pragma unroll|__syncthreads();|a[i] **p;|# define TWO 2|int xor = 1;"
     for fine in fine_lines.split("|"):
