@@ -2,20 +2,18 @@
 
 The layer is from Ba, Kiros and Hinton [1]_, the formula for dx is derived in lesson 01. Forward,
 x is centred twice, as the corrected two-pass algorithm [2]_ does: the second mean is what rounding
-left of the first. Backward, dy is centred before gamma multiplies it, and the product again.
+left of the first. Backward, gamma * dy is centred before it is rounded.
 Complex input is never conjugated, so that the complex step [3]_ goes through.
 
 The promise, in float32: the error of an entry is at most 4e-7 of a scale for data at large, and at
 most 1e-6 of it for the worst rows that a search finds. It holds for every offset of x, for means of
-dy up to 1e4 times the spread of dy, and for up to 1e6 rows. As usual in such bounds, nothing may
-overflow or underflow. Known rows break it for dx: gamma hides large entries of dy, and x has an
-outlier (lesson 05, section 9). y and dx have a scale for each row, dgamma and dbeta have one
-each. With m = mean(dy), p = gamma * (dy - m) and a = |p| + |m * (gamma - mean(gamma))| of the row,
-they are
+g = gamma * dy up to 1e4 times the spread of g, and for up to 1e6 rows. As usual in such bounds,
+nothing may overflow or underflow. y and dx have a scale for each row, dgamma and dbeta have one
+each. They are
 
 - of y: max |gamma| * max |x_hat| + max |beta|;
-- of dx: the largest rstd * (a + mean(a) + |x_hat| * mean((a + |mean(p)|) * |x_hat|)), which is the
-  formula for dx with nothing cancelled;
+- of dx: the largest rstd * (|gc| + |x_hat| * mean(|gc * x_hat|)), where gc = g - mean(g). This is
+  the formula for dx with a sum in place of its last difference;
 - of dgamma and dbeta: the largest sum over the rows of |dy| * (1 + |x_hat|), and of |dy|.
 
 References
@@ -90,8 +88,8 @@ def layer_norm_forward(x, gamma, beta, eps=1e-5):
 def layer_norm_backward(dy, cache):
     """Gradients of a loss with respect to x, gamma and beta, from cached values only.
 
-    dx = rstd * (g - mean(g) - x_hat * mean(g * x_hat)) with g = gamma * dy. The two sums over the
-    rows, and the mean of g * x_hat, are accumulated in float64.
+    dx = rstd * (g - mean(g) - x_hat * mean(g * x_hat)) with g = gamma * dy. Both means and the two
+    sums over the rows are accumulated in float64.
 
     Parameters
     ----------
@@ -115,8 +113,7 @@ def layer_norm_backward(dy, cache):
     """
     dy, dtype = check_backward(dy, cache, LayerNormCache)
     x_hat, rstd, gamma = cache
-    g = _times_gamma(gamma, dy)  # (..., D), the gradient of x_hat, less a constant
-    g -= g.mean(axis=-1, keepdims=True)  # what moves the mean
+    g = centred_product(gamma, dy)  # (..., D), less what would move the mean of x
     g -= x_hat * _wide_mean(g * x_hat).astype(g.dtype, copy=False)  # what moves the variance
     dx = rstd * g  # (..., D)
     rows = tuple(range(dy.ndim - 1))
@@ -148,7 +145,7 @@ def layer_norm_backward_staged(dy, x, gamma, eps=1e-5):
     wide = np.result_type(x_hat, dy, np.float64)
     dbeta = np.sum(dy, axis=rows, dtype=wide)  # (D,)     y = gamma * x_hat + beta
     dgamma = np.sum(dy * x_hat, axis=rows, dtype=wide)  # (D,)
-    dx_hat = _times_gamma(gamma, dy)  # (..., D), less a constant: x_hat sums to 0, it moves nothing
+    dx_hat = centred_product(gamma, dy)  # (..., D), less its mean: x_hat sums to 0
     dxc = dx_hat * rstd  # (..., D)     x_hat = xc * rstd, the direct way
     drstd = D * _wide_mean(dx_hat * xc)  # (..., 1)     and through rstd
     dstd = -drstd * rstd * rstd  # (..., 1)     rstd = 1 / std
@@ -159,18 +156,15 @@ def layer_norm_backward_staged(dy, x, gamma, eps=1e-5):
     return tuple(d.astype(dtype, copy=False) for d in (dx, dgamma, dbeta))
 
 
-def _times_gamma(gamma, dy):
-    """Return gamma * dy, less a constant in each row, with dy centred before gamma multiplies it.
+def centred_product(gamma, dy, out=None):
+    """Return g - mean(g) with g = gamma * dy, (..., D), in out or in a new array.
 
-    A constant in all entries of g does not change dx. Without this, a large mean of dy would be
-    rounded in every product gamma * dy, each time differently. A mean that is small beside dy stays
-    in: where gamma hides nearly all of dy, its rounding error could be larger than what is left.
+    The product of two float32 numbers is exact in float64. So nothing is rounded before the mean is
+    subtracted, and however large that is, it takes no digits from what is left.
     """
-    mean = dy.mean(axis=-1, keepdims=True, dtype=np.result_type(dy, gamma))  # (..., 1)
-    mean[np.abs(mean) < np.abs(dy).mean(axis=-1, keepdims=True) / 100] = 0
-    g = gamma * (dy - mean)  # (..., D)
-    g += mean * (gamma - gamma.mean())
-    return g
+    g = np.multiply(gamma, dy, dtype=np.result_type(gamma, dy, np.float64))
+    out = np.empty(g.shape, np.result_type(gamma, dy)) if out is None else out
+    return np.subtract(g, g.mean(axis=-1, keepdims=True), out=out, casting="same_kind")
 
 
 def _wide_mean(products):

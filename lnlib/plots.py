@@ -8,7 +8,6 @@ from urllib.parse import quote
 
 import matplotlib.pyplot as plt
 import numpy as np
-from matplotlib.ticker import MaxNLocator
 
 from . import variance
 from .cost import cost
@@ -47,38 +46,47 @@ def use_style():
 
 
 def story():
-    """Measure and draw the course in six panels; return the numbers shown, by name."""
+    """Measure and draw the course in four panels; return the numbers shown, by name."""
     shown = _story_numbers()
-    fig, axes = plt.subplots(3, 2, figsize=(6.8, 10.2))  # narrow: it is read on phones, too
+    size = 6.8, 7.4  # narrow: it is read on phones, too
+    fig, axes = plt.subplots(2, 2, figsize=size, gridspec_kw={"hspace": 0.06})
     _draw_jacobian(fig, axes[0, 0], shown["jacobian"])
-    _draw_bars(axes[0, 1], "kept for backward (MiB)", shown["kept"])
-    _draw_gradient_errors(axes[1, 0], *shown["gradient errors"])
-    _draw_output_errors(axes[1, 1], *shown["output errors"], shown["rows not finite"] > 0)
-    _draw_bars(axes[2, 0], "values moved / element", shown["moved"])
-    _draw_bars(axes[2, 1], "sweeps over all data", shown["sweeps"])
-    questions = {  # lesson of the main road -> what it asks
-        1: "Who answers whom?", 2: "What is kept?", 3: "Is the gradient right?",
-        4: "Where do digits go?", 6: "What does it cost?", 8: "How many sweeps?",
-    }  # fmt: skip
-    for (number, question), ax in zip(questions.items(), axes.flat):
-        ax.set_title(f"{number:02} · {question}", fontsize=13)
+    _draw_gradient_errors(axes[0, 1], *shown["gradient errors"])
+    _draw_output_errors(axes[1, 0], *shown["output errors"], shown["rows not finite"] > 0)
+    costs = {
+        "02 · MiB kept": shown["kept"],
+        "06 · numbers moved per x": shown["moved"],
+        "08 · sweeps over all data": shown["sweeps"],
+    }
+    _draw_costs(axes[1, 1], costs)
+    titles = (
+        "01 · What does x move?", "03 · A right gradient?",
+        "04 · Where do digits go?", "What does it cost?",
+    )  # fmt: skip
+    for title, ax in zip(titles, axes.flat):
+        ax.set_title(title, fontsize=13)
     return shown
 
 
 def _draw_jacobian(fig, ax, jacobian):
     image = ax.imshow(jacobian, cmap="RdBu", vmin=-1.6, vmax=1.6, aspect="auto")
     below = ax.inset_axes([0, -0.2, 1, 0.06])  # takes no room from the panel
-    fig.colorbar(image, below, label="change per change of x", orientation="horizontal")
-    ax.set(xlabel="the x that moves", ylabel="output that answers", xticks=[], yticks=[])
+    unit = r"change of $\hat{x}$ per change of x"
+    fig.colorbar(image, below, label=unit, orientation="horizontal")
+    ax.set(xlabel="x that moves", ylabel=r"$\hat{x}$ that moves with it", xticks=[], yticks=[])
     ax.grid(False)
 
 
-def _draw_bars(ax, unit, values):
-    drawn = ax.bar(list(values), list(values.values()), 0.6, color=[RED, GREEN])
-    ax.bar_label(drawn, fmt="%.0f")
-    ax.set(ylabel=unit, ylim=(0, 1.2 * max(values.values())))
-    ax.yaxis.set_major_locator(MaxNLocator(5, steps=[1, 2, 5, 10]))
-    ax.grid(axis="x", visible=False)
+def _draw_costs(ax, costs):
+    """Draw a pair of bars for each cost, the longer one as long as the panel is wide."""
+    for place, (name, values) in enumerate(costs.items()):
+        ax.text(0, place - 0.43, name, fontsize=12, va="center")
+        for down, (value, color) in enumerate(zip(values.values(), (RED, GREEN))):
+            share = value / max(values.values())
+            drawn = ax.barh(place - 0.17 + 0.26 * down, share, 0.24, color=color)
+            ax.bar_label(drawn, [f"{value:.0f}"], padding=4)
+    ax.set(xlim=(0, 1.15), ylim=(2.35, -0.6))
+    ax.set_axis_off()
 
 
 def _draw_gradient_errors(ax, steps, errors):
@@ -162,6 +170,31 @@ def _errors_at(offset, forward):
         y = forward(x, ones, zeros)[0]  # (64, 256)
     right, _ = layer_norm_forward(x.astype(np.float64), ones, zeros)
     return np.abs(y - right).max(axis=-1) / np.abs(right).max()
+
+
+def road_map():
+    """Draw the lessons: the main road from left to right, the side roads down from it."""
+    main = {
+        "00": "start", "01": "formula", "02": "code", "03": "checks",
+        "04": "digits", "06": "cost", "08": "kernel", "10": "RMSNorm",
+    }  # fmt: skip
+    side = {"02": ("11", "training"), "04": ("05", "every digit")}
+    side |= {"06": ("07", "faster"), "08": ("09", "speed")}
+    fig, ax = plt.subplots(figsize=(6.8, 2.1))
+    ax.plot([0, len(main) - 1], [0, 0], color=BLUE, lw=6, zorder=1)
+    for place, (number, subject) in enumerate(main.items()):
+        _draw_station(ax, (place, 0), number, subject, 0.5, BLUE)
+        if number in side:
+            ax.plot([place, place], [0, -1], ":", color=RED, lw=4, zorder=0)
+            _draw_station(ax, (place, -1), *side[number], -0.5, RED)
+    ax.set(xlim=(-0.45, 7.6), ylim=(-1.7, 0.7))
+    ax.set_axis_off()
+
+
+def _draw_station(ax, place, number, subject, above, color):
+    ax.plot(*place, "o", ms=25, mfc="white", mec=color, mew=3)
+    ax.text(*place, number, ha="center", va="center_baseline", fontsize=13, weight="bold")
+    ax.text(place[0], place[1] + above, subject, ha="center", va="center", fontsize=12.5)
 
 
 # The graph of y: where its nodes stand, how they are written, and what enters where.

@@ -6,8 +6,8 @@ shape (...,) for x of shape (..., D), and raise TypeError if x is not real and f
 ValueError if D is 0 or more than the dtype can hold (65504 in float16).
 
 In the error laws u is the rounding unit, and s * u the relative error of a sum of D numbers of one
-sign: s is below 5 where NumPy adds pairwise, along contiguous rows, and grows to D at worst where
-it adds sequentially, as along the rows of a Fortran-ordered array.
+sign: s stays below 10 where NumPy adds pairwise, along contiguous rows, and grows to D at worst
+where it adds sequentially, as along the rows of a Fortran-ordered array.
 """
 
 import numpy as np

@@ -61,11 +61,9 @@ def bound(layer, dy, x, gamma, beta, eps=1e-5, blas=BLAS):
     r = 1 / np.sqrt(mean(c * c) + float(np.float32(eps)))
     x_hat, mu = np.abs(c) * r, np.abs(mean(x))
     C, M = mean(np.abs(c)), largest(c) * r
-    m = mean(dy)
-    p, q = gamma * (dy - m), m * (gamma - mean(gamma))
-    a = np.abs(p) + np.abs(q)
-    rest = np.abs(mean(p + q))
-    E = mean((a + rest) * x_hat)
+    g = gamma * dy
+    g_mean, h = np.abs(mean(g)), np.abs(g - mean(g))
+    E = mean(h * x_hat)
 
     # the layer's own numbers
     if layer == "kernel":
@@ -83,7 +81,7 @@ def bound(layer, dy, x, gamma, beta, eps=1e-5, blas=BLAS):
     shift = r * (np.where(exact, after * U * first, N * U * (C + first)) + U * C)
     offset = np.zeros_like(mu)  # what is left of the mean where products are added up, times r
     if layer == "blocked":
-        plain = 2 * mu * mu <= mean(c * c)
+        plain = blocked.is_small(mu, mean(c * c), D)
         shift = np.where(plain, r * N * U * (C + mu), shift)
         offset = r * np.where(plain, mu, np.minimum(first, 1 / r))
     rough = 2 * U * offset
@@ -97,34 +95,26 @@ def bound(layer, dy, x, gamma, beta, eps=1e-5, blas=BLAS):
     top = largest(gamma)
     scale_y = top * M + largest(beta)
     y = top * (M * (rho + 4 * U) + shift + rough) + U * scale_y
-    # Lemma 4: g, which is off by a constant k where it meets x_hat
-    m_size, size = np.abs(m), mean(np.abs(dy))
-    e_m = np.where(m_size < size / 99, m_size, N * U * size)  # a small m stays in dy
-    e_gamma = N * U * mean(np.abs(gamma))
-    k = e_m * mean(np.abs(gamma)) + m_size * e_gamma
-    own, uneven = 3, 7 * U * (top * e_m + m_size * e_gamma)
+    # Lemma 4: g, and a constant k that may be left in it when it meets x_hat
+    k, roundings, off_mean = 0, 1, (n + 2) * U**2 / 32 * mean(np.abs(g))  # summed in float64
+    if layer != "reference":
+        plain = blocked.is_small(g_mean, mean(h * h), D)
+        off_plain = N * U * (mean(h) + g_mean)
     if layer == "kernel":
-        k = k + 2 * U * m_size * mean(np.abs(gamma))
-        own, uneven = 1, U * k
+        k = np.where(plain, g_mean, (N + 1) * U * mean(np.abs(g)))
+        roundings, off_mean = 2, np.where(plain, off_plain, N * U * (mean(h) + k))
     elif layer == "blocked":
-        k = k + np.where(
-            3 * mean(gamma * dy) ** 2 <= mean((gamma * dy) ** 2), np.abs(mean(gamma * dy)), 0
-        )
-        uneven = uneven + U * k
-    off_g = own * U * mean(a) + uneven + N * U * (mean(a) + k)  # a shift again
+        k, off_mean = np.where(plain, g_mean, 0), np.where(plain, off_plain, off_mean)
+    off_g = U * (roundings * h + k) + off_mean
     # Lemma 5: the coefficient mean(g * x_hat)
-    left = 0 if layer == "reference" else k  # what stands in g when it is projected
-    off_c = (own + 1) * U * E + uneven * mean(x_hat)
-    off_c = off_c + (rho + 3 * U) * E + rough * (mean(a) + rest)
-    off_c = off_c + products * U * mean((a + rest + left) * (x_hat + offset))
-    if layer != "reference":  # whose g is centred before it is projected
-        off_c = off_c + (left + rest) * (shift + 3 * U * mean(x_hat) + rough)
+    off_c = roundings * U * E + U * k * mean(x_hat) + (rho + 3 * U) * E + rough * mean(h)
+    off_c = off_c + products * U * mean((h + k) * (x_hat + offset))
+    off_c = off_c + k * (shift + 3 * U * mean(x_hat) + rough)
     if layer == "blocked":
-        off_c = off_c + offset * N * U * (mean(a) + k)
+        off_c = off_c + offset * off_mean
     # Theorem, dx
-    b = a + mean(a) + x_hat * E
-    dx = (own + 1) * U * a + uneven + U * rest + off_g
-    dx = dx + ((rho + 3 * U) * x_hat + shift + rough) * E + x_hat * (off_c + U * E)
+    b = h + x_hat * E
+    dx = off_g + ((rho + 3 * U) * x_hat + shift + rough) * E + x_hat * (off_c + U * E)
     dx = dx + (2 * U + rho) * b
     if layer == "blocked":
         dx = dx + 3 * U * (k + offset * E)

@@ -28,7 +28,7 @@ from answers import (
 from execute_notebooks import cells_of, solutions
 from wrong_answers.functions import WRONG
 
-from lnlib.bugs import BUGS, SEEN
+from lnlib.bugs import BUGS
 from lnlib.checker import NotChecked, Score, Terms, edited, edits, guard
 from lnlib.checker.describe import Output, close, describe, differing_digits
 from lnlib.checker.edits import source_of_function
@@ -147,6 +147,7 @@ def test_each_known_mistake_is_named_for_every_output(name, monkeypatch):
 CENTRED = "xc = x - x.mean(-1)[..., None]; r = 1 / np.sqrt(x.var(-1, ddof=1)[..., None] + eps)"
 DDOF = "divided by D - 1 (ddof = 1); the layer has D."
 PAIRS = "lambda f, v: v[0] if len(v) == 1 else f(f, v[: len(v) // 2]) + f(f, v[len(v) // 2 :])"
+EACH_ENTRY = "sum(R(f, x, unit) * step for unit, step in zip(np.eye(x.size), v))"
 TOLD = [  # (exercise, what the learner writes, where R is the right answer, what is told)
     ("row_mean", "return np.empty(x[..., :1].shape)", "mean[0, 0, 0]: nan where"),
     ("row_mean", "return np.empty_like(x[..., :1])", "mean[0, 0, 0]: nan where"),
@@ -166,6 +167,8 @@ TOLD = [  # (exercise, what the learner writes, where R is the right answer, wha
     ("columns_of", "return tuple(R({given}))", "columns_of: right Tried"),
     ("prenorm_backward", "return 3 * cache.gamma * dz, *R({given})[1:]", "3 * cache.gamma * dz."),
     ("dual_derivative", "return 2 * R({given})", "right, but for a factor: 2 times what is"),
+    ("dual_derivative", "return f(x + 1e-30j * v).imag / 1e-30", "other numbers than Duals, as in"),
+    ("dual_derivative", f"return {EACH_ENTRY}", "f is called 6 times. One pass is asked"),
     ("cost_of_one_pass", "f, n = R({given}); return f + 1, n + D % 256", "pass(2048, 256, 4)"),
     ("tokens_that_fit", "return [np.uint8(3), R({given})[1]]", "with_rows: right."),
     ("forward_by_hand", f"{CENTRED}; return xc, xc * r, r[..., 0]", f"x_hat: {DDOF}"),
@@ -462,7 +465,3 @@ def test_sums_of_up_to_four_terms_are_found():
     for count, words in ((4, "it is a + b + c + d. Not right in this"), (5, "the largest error")):
         output = Output("s", [rows[:count].sum(axis=0)], [rows[0]], ["nine"], 1e-9)
         assert words in describe(output, terms, [dict(zip("abcde", rows))])
-
-
-def test_the_museum_knows_what_was_seen():
-    assert {bug.name for bug in BUGS if bug.seen} == set(SEEN)

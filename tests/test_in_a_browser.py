@@ -31,7 +31,7 @@ def test_slides_of_a_plan_fit(tmp_path):
 
 
 def test_a_row_ends_with_the_answer():
-    (row,) = (each for each in build_slides.plans()[TITLE] if each.where == "01, section 7")
+    (row,) = (each for each in build_slides.plans()[TITLE] if each.where == "01, sections 7 to 8")
     assert build_slides.of_row(row)[-1].source.startswith("> **Verdict")
 
 

@@ -162,6 +162,56 @@ def test_one_huge_gamma(layer, size):
         assert fractions(layer.both(*arrays), *arrays)[1].max() <= AT_LARGE
 
 
+FLOATS = (1 + np.arange(2**14) * 2.0**-23).astype(np.float32)
+
+
+def rounded_up_and_down(factor):
+    """Return two neighbours of 1, whose products with factor are rounded most up and most down."""
+    off = FLOATS * factor - FLOATS.astype(float) * float(factor)
+    return FLOATS[off.argmax()], FLOATS[off.argmin()]
+
+
+def bulk_rounded_along_x_hat(D):
+    """Most g are alike, but gamma makes their rounding errors follow x. It hides the others."""
+    v, even = np.float32(1 + 613 * 2.0**-23), np.arange(D) % 2 == 0
+    gamma, x, dy = np.where(even, *rounded_up_and_down(v)), np.where(even, 1.0, -1), np.full(D, v)
+    x[0], gamma[2:4], dy[2:4], x[2:4] = D**0.5, 0, (2.0**23, -(2.0**23)), 0
+    return dy, x, gamma
+
+
+def half_of_g_at_its_mean(D):
+    """The same, and gamma hides nothing: the other half of g varies where x_hat is 0."""
+    dy, x, gamma = bulk_rounded_along_x_hat(D)
+    half = D // 2
+    x[half:], gamma[half:], x[0] = 0, 1, (D / 2) ** 0.5
+    dy[half:] = dy[0] + 2 * np.where(np.arange(D - half) % 2, 1, -1)
+    dy[2:4], gamma[2:4] = dy[0], 1
+    return dy, x, gamma
+
+
+def mean_of_x_below_its_spread(D):
+    """x is its mean but for two outliers; where x_hat is 0, rounding errors of g * x add up."""
+    m, up_and_down = np.float32(0.69), np.arange(D) % 2 == 0
+    up, down = rounded_up_and_down(m)
+    x, dy = np.full(D, m), np.where(up_and_down, up, -down)
+    x[:2] += np.array([1, -1]) * (D / 2) ** 0.5
+    dy[:2] = 0
+    return dy, x, np.ones(D)
+
+
+ROWS = [bulk_rounded_along_x_hat, half_of_g_at_its_mean, mean_of_x_below_its_spread]
+
+
+@layers
+@pytest.mark.parametrize("rows", ROWS, ids=lambda rows: rows.__name__)
+@pytest.mark.parametrize("D", [256, 1024, 4096, 16384, 60000])
+def test_rounding_errors_along_x_hat(layer, rows, D):
+    """An outlier of x_hat multiplies what they leave by up to sqrt(D) / 2."""
+    dy, x, gamma = rows(min(D, LONGEST.get(layer.name, D)))
+    arrays = [a.astype(np.float32) for a in (dy[None], x[None], gamma, 0 * gamma)]
+    assert fractions(layer.both(*arrays), *arrays)[1].max() <= AT_LARGE
+
+
 def test_the_bound_on_the_page_is_this_one():
     """Lesson 05 has the reference's bound, without what the other layers need."""
     cells = cells_of(NOTEBOOKS / "05_every_digit.ipynb")

@@ -18,6 +18,7 @@ def test_each_factor_and_each_bug_was_trained():
     assert set(factors["runs"]) == set(train.FACTORS)
     assert set(adam["runs"]) == set(train.ADAM)
     trained = {"right", *(bug.name for bug in BUGS)}
+    assert set(STORED["museum, long"]["runs"]) == trained
     assert set(museum["runs"]) == trained, "run python tests/tools/train.py --missing"
     assert min(len(factors["rates"]), len(adam["rates"])) >= 7 and len(STORED["seeds"]) == 5
     for part in (factors, adam, museum):
@@ -29,13 +30,30 @@ def test_each_factor_and_each_bug_was_trained():
     assert train.RECORD.stat().st_size < 100_000
 
 
+def test_the_long_runs_stand_near_the_best_rate():
+    for name, run in STORED["museum, long"]["runs"].items():
+        if "raises" not in run:
+            near = train.near_the_best(STORED["museum"]["runs"][name])
+            assert tuple(run["rates"]) == near and len(near) in (2, 3)
+            assert np.shape(run["accuracy"]) == (len(near), 5)
+
+
 def test_only_bugs_that_are_not_stored_are_trained(monkeypatch):
-    trained, museum = [], STORED["museum"]
-    monkeypatch.setattr(train, "runs", lambda setting, rates: trained.append(setting) or {"new": 1})
-    runs = {name: run for name, run in museum["runs"].items() if name != "no gamma"} | {"gone": {}}
-    found = train.with_missing(STORED | {"museum": museum | {"runs": runs}})
-    assert trained == [train.MUSEUM["no gamma"]]
-    assert found["museum"]["runs"] == museum["runs"] | {"no gamma": {"new": 1}}
+    trained, new = [], {"accuracy": [[10], [30], [20]]}
+    monkeypatch.setattr(
+        train, "runs", lambda setting, rates: trained.append((setting, rates)) or new
+    )
+    lacking = {
+        key: {
+            "runs": {n: r for n, r in STORED[key]["runs"].items() if n != "no gamma"} | {"gone": {}}
+        }
+        for key in ("museum", "museum, long")
+    }
+    found = train.with_missing(STORED | lacking)
+    bug, near = train.MUSEUM["no gamma"], train.MUSEUM_RATES[:3]
+    assert trained == [(bug, train.MUSEUM_RATES), (bug | {"epochs": train.EPOCHS}, near)]
+    for key, added in (("museum", new), ("museum, long", {"rates": near} | new)):
+        assert found[key]["runs"] == STORED[key]["runs"] | {"no gamma": added}
     assert train.written(STORED) == train.RECORD.read_text("utf-8")  # what is kept stays as it is
 
 
@@ -52,13 +70,12 @@ def test_a_sample_trains_as_stored(name):
 @pytest.mark.parametrize("name", ["no mean term", "no mean term, no drift"])
 def test_a_long_run_trains_as_stored(name):
     """The first epochs repeat exactly; later, only which side of the gap the loss is on."""
-    stored = STORED["long"]["losses"]
-    assert set(stored) == set(train.LONG)
-    assert all(np.shape(runs) == (5, train.EPOCHS + 1) for runs in stored.values())
-    found = train.long_run(0, rate=STORED["long"]["rate"], **train.LONG[name])
-    assert np.allclose(found[:4], stored[name][0][:4], rtol=1e-4)
-    assert len(found) == train.EPOCHS + 1
-    assert (found[-1] > 0.3) == (stored[name][0][-1] > 0.3) == (name == "no mean term")
+    assert set(STORED["long"]) == set(train.LONG) and len(STORED["long"][name]) == 5
+    found, stored = train.long_run(0, **train.LONG[name]), STORED["long"][name][0]
+    for key in ("loss", "drift"):
+        assert len(found[key]) == len(stored[key]) == train.EPOCHS + 1
+        assert np.allclose(found[key][:4], stored[key][:4], rtol=1e-4, atol=1e-12)
+    assert (found["loss"][-1] > 0.3) == (stored["loss"][-1] > 0.3) == (name == "no mean term")
 
 
 def test_a_sample_can_differ():

@@ -131,13 +131,14 @@ extern "C" void backward(const float *dy, const float *x, const float *gamma, co
   long lines = (D + 15) / 16 * 16;
   float *gain = (float *)aligned_alloc(64, 12 * lines), *some[] = {gain + lines, gain + 2 * lines};
   for (long d = 0; d < D; d++) gain[d] = gamma[d], some[0][d] = some[1][d] = 0;
-  Sum gains;
-  each(D, [&](long d, int k, auto kind) { gains.add(k, load(gain + d, kind)); }, gains);
   for (long n = 0; n < N; n++, dy += D, x += D, dx += D) {
     float m = mean[n], lo = mean_lo[n], r = rstd[n];
     Sum sum, g_sum, g_xc;
-    each(D, [&](long d, int k, auto kind) { sum.add(k, load(dy + d, kind)); }, sum);
-    float c = sum.total / D * (gains.total / D); // about the mean of gamma * dy
+    auto product = [&](long d, int k, auto kind) {
+      sum.add(k, load(gain + d, kind) * load(dy + d, kind));
+    };
+    each(D, product, sum);
+    float c = sum.total / D; // about the mean of gamma * dy
     auto g = [&](long d, auto kind) { return load(gain + d, kind) * load(dy + d, kind) - c; };
     auto xc = [&](long d, auto kind) { return (load(x + d, kind) - m) - lo; };
     auto add_up = [&](long d, int k, auto kind) {

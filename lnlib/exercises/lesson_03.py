@@ -188,7 +188,28 @@ def _dual_cases():
     }
 
 
-@exercise("derivative", _dual_cases, rtol=1e-11)
+def _judge_one_pass(function):
+    """Say if f is called several times, or is given something else than dual numbers."""
+    (f, x), given = _probe(39, 6, value=0), []
+
+    def watched(numbers):
+        given.append(np.asarray(numbers))
+        return f(numbers)
+
+    function(watched, x, np.ones(6))
+    if any(numbers.dtype != object for numbers in given):
+        return (
+            "The numbers are right, but f is given other numbers than Duals, as in the complex "
+            "step of exercise 3.3. Give it an array whose entries are Dual(value, slope)."
+        )
+    if len(given) > 1:
+        return (
+            f"The numbers are right, but f is called {len(given)} times. One pass is asked: give "
+            "entry i the slope v[i]."
+        )
+
+
+@exercise("derivative", _dual_cases, rtol=1e-11, judge=_judge_one_pass)
 @mistakes("""
     self.slope * b.value + self.value * b.slope => self.slope * b.slope
         a product's slope is not the product of the slopes: one factor moves, then the other.

@@ -48,47 +48,37 @@ def block_backward(dh, h, rows, W, cache):
     return dz @ W.T, rows.T @ dz, dgamma, dbeta
 
 
-def _adam_inputs():
-    for label, size, k in (
-        ("the first step", 1, 1),
-        ("step 5", 0.3, 5),
-        ("gradients near 1e-8", 1e-8, 3),
-    ):
-        rng = np.random.default_rng(k)
-        W, dW, m, v = rng.standard_normal((4, 4, 3))  # (4, 3) each
-        m, v = (m, v**2) if k > 1 else (0 * m, 0 * v)
-        yield label, (W, size * dW, size * m / 5, size**2 * v / 100, k, 0.1)
+def _centre_inputs():
+    for label, (n_in, D) in {"ordinary weights": (4, 5), "another shape": (6, 3)}.items():
+        rng = np.random.default_rng(D)
+        yield label, (0.3 + rng.standard_normal((n_in, D)), 1 + rng.standard_normal(D))
 
 
-@exercise("W m v", _adam_inputs)
+@exercise("V c", _centre_inputs)
 @mistakes("""
-    m / (1 - 0.9**k) => m
-        not corrected: the step divides m by 1 - 0.9**k and v by 1 - 0.999**k.
-    v / (1 - 0.999**k) => v  # "
-    m / (1 - 0.9**k) => m
-    v / (1 - 0.999**k) => v  # "
-    np.sqrt(v / (1 - 0.999**k)) + 1e-8 => np.sqrt(v / (1 - 0.999**k) + 1e-8)
-        1e-8 is inside the root; it is added to the root.
-    np.sqrt(v / (1 - 0.999**k)) + 1e-8 => np.sqrt(v) / (1 - 0.999**k) + 1e-8
-        v is corrected before the root is taken.
-    np.sqrt(v / (1 - 0.999**k)) => (v / (1 - 0.999**k))  # the root of v is missing.
-    m / (1 - 0.9**k) => (m - 0.1 * dW) / 0.9 / (1 - 0.9**k)
-        made with the old m; compute the new one first.
-    W - rate * step => W + rate * step  # a step up: against the gradient goes W - rate * ...
-    W - rate * step => -rate * step  # the step alone; return W after it.
-    W - rate * step => W - step  # rate is missing.
-    dW**2 => dW  # v is an average of the squares, dW**2.
-    0.1 * dW => dW  # the new gradient has the weight 0.1 in m.
-    0.001 * dW => dW  # the new square has the weight 0.001 in v.
-    0.9 * m + 0.1 * dW => 0.1 * m + 0.9 * dW  # 0.9 and 0.1 are exchanged.
-    0.999 * v + 0.001 * dW => 0.001 * v + 0.999 * dW  # 0.999 and 0.001 are exchanged.
-    **k) => ** (k + 1))  # k counts from 1: the first step divides by 1 - 0.9.
-    step, m, v => step, m / (1 - 0.9**k), v / (1 - 0.999**k)
-        the corrected one; return the average itself, the next step needs it.
+    W.mean(axis=1, keepdims=True) => W.mean(axis=0)
+        the mean of each column; a drift adds one number to all entries of a row.
+    W.mean(axis=1, keepdims=True) => W.mean()
+        one mean for all of W; each row of W has a drift of its own.
+    W - W.mean(axis=1, keepdims=True) => W - (W.mean() + b.mean())
+        one mean for all of W; each row of W has a drift of its own.
+    W - W.mean(axis=1, keepdims=True) => W
+        unchanged; the rows of x @ W have a mean, and an RMSNorm leaves it there.
+    b - b.mean() => b
+        unchanged; b has a mean, which it adds to the mean of every row.
+    b - b.mean() => 0 * b
+        all zero; the LayerNorm removes only the mean of b, the rest changes its output.
+    b - b.mean() => b - W.mean()  # the mean of W is subtracted; b has a mean of its own.
+    W - W.mean(axis=1, keepdims=True) => (W - W.mean(axis=1, keepdims=True)) / W.std()
+        divided by a spread; the RMSNorm divides, so only the mean goes.
+    W - W.mean(axis=1, keepdims=True) => W + W.mean(axis=1, keepdims=True)  # the mean is added.
+    b - b.mean() => b + b.mean()  # the mean is added.
+    W - W.mean(axis=1, keepdims=True) => W.mean(axis=1, keepdims=True) + 0 * W
+        the part that goes; return what is left.
+    W.mean(axis=1, keepdims=True) => W.sum(axis=1, keepdims=True)
+        the sum of each row is subtracted; its mean is that divided by D.
+    b - b.mean() => b - b.sum()  # the sum is subtracted; the mean is that divided by D.
 """)
-def adam_step(W, dW, m, v, k, rate):
-    """Return the new W, m and v, each of the shape of W."""
-    m = 0.9 * m + 0.1 * dW
-    v = 0.999 * v + 0.001 * dW**2
-    step = m / (1 - 0.9**k) / (np.sqrt(v / (1 - 0.999**k)) + 1e-8)
-    return W - rate * step, m, v
+def centre_weights(W, b):
+    """Return V (n_in, D) and c (D,)."""
+    return W - W.mean(axis=1, keepdims=True), b - b.mean()

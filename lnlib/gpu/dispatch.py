@@ -26,7 +26,7 @@ REGISTER_TILES = {
     768: (64, 12, 12), 1024: (128, 8, 8), 2048: (256, 8, 4), 4096: (512, 8, 2), 8192: (1024, 8, 1),
 }  # fmt: skip
 WARPS = {"forward": 4, "backward": 8, "backward_single": 8}  # of a block, each with its own row
-MEANS_THREADS, MEANS_ENTRIES, LOOPING_THREADS = 1024, 16, 256
+MEANS_THREADS, LOOPING_THREADS = 1024, 256
 COLUMNS = 8  # of a block of the second stage
 ROWS_PER_GROUP = 20  # longer float32 sums could lose more than the promised 4e-7
 
@@ -121,12 +121,14 @@ def _tiled(kernel, tile, width, types):
 
 def _tile(kernel, D, width, shared_limit):
     """Return the tile of a row, or None if nothing is to hold it."""
-    if kernel in ("forward", "backward_atomic"):
+    if kernel == "forward":
         tiles = FORWARD_TILES if width > 1 else NARROW_FORWARD_TILES
     elif kernel.endswith("looping"):
         tiles = {}
     elif width == 1:
         tiles = NARROW_TILES
+    elif kernel == "backward_atomic":
+        tiles = FORWARD_TILES
     else:
         tiles = SHARED_TILES if shared_limit >= LARGE else SHORT_TILES | REGISTER_TILES
     fitting = [(most, tile) for most, tile in tiles.items() if D <= most and tile[1] % width == 0]
@@ -135,7 +137,7 @@ def _tile(kernel, D, width, shared_limit):
 
 def row_means(width, types=()):
     """Return the instantiation that is launched before "backward_columns"."""
-    return _instantiation("row_means", MEANS_THREADS, (MEANS_ENTRIES // width, width), types)
+    return _instantiation("row_means", MEANS_THREADS, (width,), types)
 
 
 def column_sums(rows, types=()):

@@ -316,15 +316,21 @@ __global__ void __launch_bounds__(THREADS) forward_looping(
 
 // ---- Backward: one row --------------------------------------------------------------------------
 // dgamma = sum over rows of dy * x_hat, dbeta = sum over rows of dy, and with g = gamma * dy dx =
-// rstd * (g - mean(g) - x_hat * mean(g * x_hat)). If g has a large mean, rounding leaves a part of
-// it in g - mean(g), as it does in x - mean(x). So g is centred twice, too. The first time
-// mean(dy) * mean(gamma) is near enough, and the second time finds what is left. It is subtracted
-// before the product gamma * dy is rounded: fmaf(a, b, c) is a * b + c, rounded once.
+// rstd * (g - mean(g) - x_hat * mean(g * x_hat)). One sum over the row finds both means. But if
+// mean(g) is large, rounding leaves a part of it in each g - mean(g), as it does in x - mean(x).
+// Such rows are added up twice: the second time, the first mean is subtracted before the product
+// gamma * dy is rounded: fmaf(a, b, c) is a * b + c, rounded once.
 
 // x_hat from x and the three saved numbers of its row.
 struct Row {
     float mean, mean_lo, rstd;
-    __device__ float x_hat(float x) const { return (x - mean - mean_lo) * rstd; }
+    template <int WIDTH>
+    __device__ Vector<WIDTH> x_hat(Vector<WIDTH> x) const
+    {
+        for (int j = 0; j < WIDTH; j++)
+            x.at[j] = (x.at[j] - mean - mean_lo) * rstd;
+        return x;
+    }
 };
 
 // Load the row's x and dy, once, and turn x into x_hat. In the padding dy is zero, so that it does
@@ -340,71 +346,91 @@ __device__ void load_row(
     __syncwarp();  // no load is moved past this in PTX
 #pragma unroll
     for (int v = 0; v < VECTORS; v++)
-        for (int j = 0; j < WIDTH; j++)
-            x_hat[v].at[j] = row.x_hat(x_hat[v].at[j]);
+        x_hat[v] = row.x_hat(x_hat[v]);
 }
 
-// The mean of gamma is the same for all rows, so a block works it out once.
-template <int THREADS, int WIDTH, class P>
-__device__ float mean_of_gamma(const Vector<WIDTH, P> *gamma, int vectors, float one_over_D)
+// Sums of g, of its squares and of g * x_hat.
+struct Sums3 { float g, square, gx; };
+
+__device__ Sums3 operator+(Sums3 a, Sums3 b)
 {
-    float total = 0;
-    for (int i = member<THREADS>(); i < vectors; i += THREADS)
-        total += sum(wide(gamma[i]));
-    return block_sum<THREADS>(total, 1) * one_over_D;
+    return Sums3{a.g + b.g, a.square + b.square, a.gx + b.gx};
 }
 
-// The sums of a vector's numbers, and of their sizes.
+__device__ Sums3 other_lane(Sums3 value, int bits)
+{
+    return Sums3{
+        other_lane(value.g, bits), other_lane(value.square, bits), other_lane(value.gx, bits)};
+}
+
+// What a vector adds to the sums, if `less` is subtracted from g.
 template <int WIDTH>
-__device__ float2 sums_of(Vector<WIDTH> d)
+__device__ Sums3 terms(Vector<WIDTH> gain, Vector<WIDTH> d, Vector<WIDTH> x_hat, float less)
 {
-    float size = 0;
+    Vector<WIDTH> g;
     for (int j = 0; j < WIDTH; j++)
-        size += fabsf(d.at[j]);
-    return make_float2(sum(d), size);
+        g.at[j] = fmaf(gain.at[j], d.at[j], -less);
+    return Sums3{sum(g), sum(product(g, g)), sum(product(g, x_hat))};
 }
 
-// About the mean of gamma * dy, from dy's sums. It is 0 where the mean of dy is small beside dy:
-// where gamma hides nearly all of dy, that mean's rounding error can be larger than what is left.
-__device__ float near_mean(float2 sums, float one_over_D, float gamma_mean)
+// The three numbers of a row that dx needs: the mean of g in two parts, and that of g * x_hat.
+struct Means { float mean, rest, gx; };
+
+// From a function that gives this thread's part of the sums. The mean needs no second sum where it
+// is small beside the spread of g. If all its parts in the products are rounded the same way, an
+// outlier of x_hat multiplies what that leaves by up to sqrt(D): so the limit falls with D.
+template <int THREADS, class F>
+__device__ Means means_of(F sums_without, float one_over_D, int buffer)
 {
-    return 100 * fabsf(sums.x) < sums.y ? 0 : sums.x * one_over_D * gamma_mean;
+    const Sums3 first = block_sum<THREADS>(sums_without(0.0f), buffer);
+    const float mean = first.g * one_over_D, square = first.square * one_over_D;
+    const float var = square - mean * mean, limit = fmaxf(2, 1 / (36 * one_over_D));
+    const bool in_range = square > 1e-30f && square < 3e38f;
+    if (mean == 0 || in_range && limit * mean * mean <= var)  // the same in all threads of the row
+        return Means{mean, 0, first.gx * one_over_D};
+    const Sums3 again = sums_without(mean);
+    const float2 sums = block_sum<THREADS>(make_float2(again.g, again.gx), 0);
+    return Means{mean, sums.x * one_over_D, sums.y * one_over_D};
 }
 
-// From x_hat and dy in registers: g, centred once; then its mean and the mean of g * x_hat, in one
-// sum over pairs; then dx.
+// A vector of dx.
+template <int WIDTH>
+__device__ Vector<WIDTH> dx_of(
+    Vector<WIDTH> gain, Vector<WIDTH> d, Vector<WIDTH> x_hat, Means of, float rstd)
+{
+    Vector<WIDTH> dx;
+    for (int j = 0; j < WIDTH; j++) {
+        const float g = fmaf(gain.at[j], d.at[j], -of.mean);
+        dx.at[j] = rstd * (g - of.rest - x_hat.at[j] * of.gx);
+    }
+    return dx;
+}
+
+// From x_hat and dy in registers to dx. gamma is read twice, to need no registers in between.
 template <int THREADS, int VECTORS, int WIDTH, class T, class P>
 __device__ void write_dx(
-    const Vector<WIDTH, P> *gamma, float gamma_mean, Vector<WIDTH, T> *__restrict__ dx, float rstd,
-    long long start, int vectors, float one_over_D, const Vector<WIDTH> (&x_hat)[VECTORS],
-    Vector<WIDTH> (&g)[VECTORS])
+    const Vector<WIDTH, P> *gamma, Vector<WIDTH, T> *__restrict__ dx, float rstd, long long start,
+    int vectors, float one_over_D, int buffer, const Vector<WIDTH> (&x_hat)[VECTORS],
+    const Vector<WIDTH> (&d)[VECTORS])
 {
     __syncwarp();  // in PTX no load is moved past this: registers would be too few
-    float2 sums = make_float2(0, 0);  // of dy and of its sizes
+    auto sums_without = [&](float less) {
+        Sums3 sums = {};
 #pragma unroll
-    for (int v = 0; v < VECTORS; v++)
-        sums = sums + sums_of(g[v]);
-    const float near = near_mean(block_sum<THREADS>(sums, 0), one_over_D, gamma_mean);
-    __syncwarp();  // and no load of gamma before this
-    Vector<WIDTH> gain[VECTORS];
-    load<THREADS>(gamma, 0, vectors, gain);
+        for (int v = 0; v < VECTORS; v++) {
+            const int i = member<THREADS>() + v * THREADS;
+            if (i < vectors)  // the padding adds nothing
+                sums = sums + terms(wide(gamma[i]), d[v], x_hat[v], less);
+        }
+        return sums;
+    };
+    const Means of = means_of<THREADS>(sums_without, one_over_D, buffer);
 #pragma unroll
-    for (int v = 0; v < VECTORS; v++)
-        if (member<THREADS>() + v * THREADS < vectors)  // the padding stays zero
-            for (int j = 0; j < WIDTH; j++)
-                g[v].at[j] = fmaf(gain[v].at[j], g[v].at[j], -near);
-
-    sums = make_float2(0, 0);  // of g and of g * x_hat
-#pragma unroll
-    for (int v = 0; v < VECTORS; v++)
-        sums = sums + make_float2(sum(g[v]), sum(product(g[v], x_hat[v])));
-    sums = block_sum<THREADS>(sums, 1);
-    const float rest = sums.x * one_over_D, mean_gx = sums.y * one_over_D;
-#pragma unroll
-    for (int v = 0; v < VECTORS; v++)
-        for (int j = 0; j < WIDTH; j++)
-            g[v].at[j] = rstd * (g[v].at[j] - rest - x_hat[v].at[j] * mean_gx);
-    store<THREADS>(dx, start, vectors, g);
+    for (int v = 0; v < VECTORS; v++) {
+        const int i = member<THREADS>() + v * THREADS;
+        if (i < vectors)
+            dx[start + i] = narrow<T>(dx_of(wide(gamma[i]), d[v], x_hat[v], of, rstd));
+    }
 }
 
 // ---- Backward, first try: every block adds its row to dgamma and dbeta --------------------------
@@ -430,8 +456,7 @@ __global__ void __launch_bounds__(THREADS) backward_atomic(
                 atomicAdd(&dbeta[i * WIDTH + j], d[v].at[j]);
             }
     }
-    const float gamma_mean = mean_of_gamma<THREADS>(gamma, vectors, one_over_D);
-    write_dx<THREADS>(gamma, gamma_mean, dx, row.rstd, start, vectors, one_over_D, x_hat, d);
+    write_dx<THREADS>(gamma, dx, row.rstd, start, vectors, one_over_D, 0, x_hat, d);
 }
 
 // ---- Backward, two stages -----------------------------------------------------------------------
@@ -479,14 +504,15 @@ __device__ void backward_rows(
         sums[k * APART] = Four();
 
     const int vectors = D / WIDTH;
-    const float gamma_mean = mean_of_gamma<THREADS>(gamma, vectors, one_over_D);
+    int buffer = 0;
     for (long long n = first_row<THREADS, ROWS>(); n < rows; n += gridDim.x * ROWS) {
         const Row row = {mean[n], mean_lo[n], rstd[n]};
         const long long start = n * vectors;
         Vector<WIDTH> x_hat[VECTORS], d[VECTORS];
         load_row<THREADS>(x, dy, row, start, vectors, x_hat, d);
         add_row<APART>(sums, x_hat, d);
-        write_dx<THREADS>(gamma, gamma_mean, dx, row.rstd, start, vectors, one_over_D, x_hat, d);
+        write_dx<THREADS>(gamma, dx, row.rstd, start, vectors, one_over_D, buffer, x_hat, d);
+        buffer = 1 - buffer;
     }
 
     const int group = threadIdx.x / THREADS;
@@ -527,53 +553,28 @@ __global__ void __launch_bounds__(THREADS * ROWS, BLOCKS) backward(
 }
 
 // ---- Backward of rows whose sums do not fit on the chip -----------------------------------------
-// Two kernels, so that x and dy are read twice. The first finds the three numbers that a row's dx
-// needs. It keeps the beginning of dy in registers. Only the rest of a very long row is read again.
-struct Means { float near, rest, gx; };
-
-// What a vector adds to the sums of g and of g * x_hat.
-template <int WIDTH>
-__device__ float2 terms(Vector<WIDTH> gain, Vector<WIDTH> d, Vector<WIDTH> x, Row row, float near)
-{
-    for (int j = 0; j < WIDTH; j++) {
-        d.at[j] = fmaf(gain.at[j], d.at[j], -near);
-        x.at[j] = row.x_hat(x.at[j]);
-    }
-    return make_float2(sum(d), sum(product(d, x)));
-}
-
-template <int THREADS, int VECTORS, int WIDTH, class T = float, class P = T>
+// Two kernels, so that x and dy are read twice. The first finds the numbers that a row's dx needs.
+template <int THREADS, int WIDTH, class T = float, class P = T>
 __global__ void __launch_bounds__(THREADS, 1) row_means(
     const Vector<WIDTH, T> *x, const Vector<WIDTH, T> *dy, const Vector<WIDTH, P> *gamma,
     const float *mean, const float *mean_lo, const float *rstd, Means *__restrict__ means,
     float one_over_D, long long rows, int D)
 {
-    const int vectors = D / WIDTH, held = VECTORS * THREADS;
+    const int vectors = D / WIDTH;
     const long long start = (long long)blockIdx.x * vectors;
     const Row row = {mean[blockIdx.x], mean_lo[blockIdx.x], rstd[blockIdx.x]};
-    Vector<WIDTH> d[VECTORS];
-    load<THREADS>(dy, start, vectors, d);
-    float2 sums = make_float2(0, 0);  // of dy and of its sizes
-#pragma unroll
-    for (int v = 0; v < VECTORS; v++)
-        sums = sums + sums_of(d[v]);
-    for (int i = held + threadIdx.x; i < vectors; i += THREADS)
-        sums = sums + sums_of(wide(dy[start + i]));
-    const float gamma_mean = mean_of_gamma<THREADS>(gamma, vectors, one_over_D);
-    const float near = near_mean(block_sum<THREADS>(sums, 0), one_over_D, gamma_mean);
-
-    sums = make_float2(0, 0);  // of g and of g * x_hat
-#pragma unroll
-    for (int v = 0; v < VECTORS; v++) {
-        const int i = threadIdx.x + v * THREADS;
-        if (i < vectors)
-            sums = sums + terms(wide(gamma[i]), d[v], wide(x[start + i]), row, near);
-    }
-    for (int i = held + threadIdx.x; i < vectors; i += THREADS)
-        sums = sums + terms(wide(gamma[i]), wide(dy[start + i]), wide(x[start + i]), row, near);
-    sums = block_sum<THREADS>(sums, 1);
+    auto sums_without = [&](float less) {
+        Sums3 sums = {};
+#pragma unroll 4
+        for (int i = threadIdx.x; i < vectors; i += THREADS) {
+            const Vector<WIDTH> x_hat = row.x_hat(wide(x[start + i]));
+            sums = sums + terms(wide(gamma[i]), wide(dy[start + i]), x_hat, less);
+        }
+        return sums;
+    };
+    const Means of = means_of<THREADS>(sums_without, one_over_D, 0);
     if (threadIdx.x == 0)
-        means[blockIdx.x] = Means{near, sums.x * one_over_D, sums.y * one_over_D};
+        means[blockIdx.x] = of;
 }
 
 // Adds a term to a sum, and keeps what rounding took from it for the next time (Kahan).
@@ -603,15 +604,12 @@ __global__ void __launch_bounds__(THREADS, 3) backward_columns(
         const Row row = {mean[n], mean_lo[n], rstd[n]};
         const Means of = means[n];
         const long long at = n * vectors + i;
-        const Vector<WIDTH> in = wide(x[at]), d = wide(dy[at]);
-        Vector<WIDTH> out;
+        const Vector<WIDTH> x_hat = row.x_hat(wide(x[at])), d = wide(dy[at]);
         for (int j = 0; j < WIDTH; j++) {
-            const float x_hat = row.x_hat(in.at[j]), g = fmaf(gain.at[j], d.at[j], -of.near);
-            out.at[j] = row.rstd * (g - of.rest - x_hat * of.gx);
-            add(dgamma.at[j], lost_dgamma.at[j], d.at[j] * x_hat);
+            add(dgamma.at[j], lost_dgamma.at[j], d.at[j] * x_hat.at[j]);
             add(dbeta.at[j], lost_dbeta.at[j], d.at[j]);
         }
-        dx[at] = narrow<T>(out);
+        dx[at] = narrow<T>(dx_of(gain, d, x_hat, of, row.rstd));
     }
     partial[(long long)first * 2 * vectors + i] = dgamma;
     partial[((long long)first * 2 + 1) * vectors + i] = dbeta;

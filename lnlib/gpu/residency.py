@@ -3,7 +3,7 @@
 from typing import NamedTuple
 
 from . import nvrtc
-from .dispatch import MEANS_ENTRIES, choose, grid, row_means
+from .dispatch import choose, grid, row_means
 
 
 class Limits(NamedTuple):
@@ -128,7 +128,7 @@ def occupancy(kernel, rows, D, arch="sm_90"):
     resident, limited_by = resident_blocks(arch, chosen.threads, compiled.registers, shared)
     at_a_time = resident * limits.multiprocessors
     blocks, _ = grid(chosen, rows, D, width, at_a_time)
-    arrays = 2 if chosen.kernel.startswith("backward") else 1  # x and dy; one of them
+    arrays = 1 if chosen.kernel.startswith("forward") else 2  # x; x and dy
     in_flight = resident * _floats_asked(chosen, D, width) * 4 * arrays
     return Occupancy(
         chosen.expression, compiled.registers, compiled.spilled,
@@ -141,7 +141,7 @@ def _floats_asked(chosen, D, width):
     if chosen.kernel in ("forward_looping", "backward_columns"):
         return chosen.threads * width  # one load
     if chosen.kernel == "row_means":
-        return min(D, chosen.threads * MEANS_ENTRIES)  # what it keeps of dy
+        return min(D, 4 * chosen.threads * width)  # four turns of its unrolled loop
     return chosen.rows * D
 
 

@@ -127,6 +127,20 @@ def _hidden(dy, gamma, rng):
     return dy
 
 
+def _rounded_along(x, rng):
+    """Return dy and gamma with like products, rounded up where x is large and down elsewhere.
+
+    In a few entries gamma may hide a large dy.
+    """
+    floats = (1 + rng.integers(2**22, size=4096) * 2.0**-23).astype(np.float32)
+    v = rng.choice(floats)
+    off = floats * v - floats.astype(float) * float(v)
+    gamma = np.where(x > x.mean(), floats[off.argmax()], floats[off.argmin()]).astype(float)
+    dy, few = np.full(len(x), float(v)), rng.integers(len(x), size=(2, rng.integers(3)))
+    gamma[few], dy[few[0]], dy[few[1]] = 0, 2.0**23, -(2.0**23)
+    return dy, gamma
+
+
 def _moved(pair, gamma, rng):
     x, dy = pair
     kind = rng.integers(5)
@@ -143,10 +157,10 @@ def _in_range(x, dy, gamma):
     """Tell for which rows the promise is meant, by the limits in `lnlib.layernorm`."""
     sizes = np.abs(x).max(axis=-1), np.abs(dy).max(axis=-1)
     inside = [(1e-12 < size) & (size < 1e12) for size in sizes]
-    m = dy.mean(axis=-1)
+    g = gamma * dy
     dx = np.abs(gamma * dy).max(axis=-1) / (x.std(axis=-1) + 1e-3)  # about
     normal = (dx == 0) | (dx > 1e-30)  # far from what float32 rounds to 0
-    return inside[0] & inside[1] & normal & (np.abs(m) <= 1e4 * dy.std(axis=-1))
+    return inside[0] & inside[1] & normal & (np.abs(g.mean(axis=-1)) <= 1e4 * g.std(axis=-1))
 
 
 def _score(layer, arrays, target):
@@ -166,8 +180,12 @@ def climb(layer, target, D, start, rng, steps=STEPS):
     count = max(2, min(ROWS, VALUES // D))
     single = target < 2  # y and dx of a row are its own, a sum is of many rows
     rows = [start(D, rng) + rng.choice([0, 0, 10 ** rng.uniform(-1, 7)]) for _ in range(count)]
-    pairs = [(x, _along(x, rng)) for x in rows]
-    pairs = [(x, _hidden(dy, gamma, rng)) if hides else (x, dy) for x, dy in pairs]
+    if rng.random() < 0.2:
+        dy, gamma = _rounded_along(rows[0], rng)
+        pairs = [(rows[0], dy * 2.0**k) for k in range(count)]
+    else:
+        pairs = [(x, _along(x, rng)) for x in rows]
+        pairs = [(x, _hidden(dy, gamma, rng)) if hides else (x, dy) for x, dy in pairs]
     best, found = 0.0, None
     for _ in range(steps):
         x, dy = (np.array(a) for a in zip(*pairs))

@@ -41,7 +41,7 @@ def write_minutes(pages, readme):
 
     A lesson's two numbers are minutes without its exercises, and with them.
     """
-    the_map = next(c for c in pages[lessons()[0]].cells if c.source.startswith("## The map\n"))
+    the_map = next(c for c in pages[lessons()[0]].cells if c.source.startswith("| lesson |"))
     total = np.zeros(2, int)
     for path in lessons():
         page, first = size(path), pages[path].cells[0]

@@ -1,12 +1,12 @@
 """Train lesson 11's network many times and store the results: python tests/tools/train.py
 
-Writes notebooks/recorded/training.json, in a few minutes on one core. It holds four experiments:
-"factors", the network with and without LayerNorm, with default and with He weights, gamma and beta
-learned or frozen, over rates and seeds; "adam", four of these networks trained by Adam; "museum",
-the network with LayerNorm and each wrong backward pass of lnlib.bugs, from smaller rates on; and
-"long", the loss after each of 30 epochs, with and without the mean term of dx. Lesson 11 shows the
-functions from LayerNorm to train, word for word, reads the experiments from the file, and trains a
-sample of them again.
+Writes notebooks/recorded/training.json, in about a quarter of an hour on one core. It holds five
+experiments: "factors", the network with and without LayerNorm, with default and with He weights,
+gamma and beta learned or frozen, over rates and seeds; "adam", four of these networks trained by
+Adam; "museum" and "museum, long", the network with LayerNorm and each wrong backward pass of
+lnlib.bugs, from smaller rates on; and "long", the loss and the drift after each of 30 epochs, with
+and without the mean term of dx. Lesson 11 shows the functions from LayerNorm to train, word for
+word, reads the experiments from the file, and trains a sample of them again.
 
 With --missing only bugs that the file lacks are trained, and bugs that are gone are dropped.
 """
@@ -18,6 +18,7 @@ import math
 import platform
 import re
 from datetime import date
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -131,18 +132,20 @@ def train(net, rate, seed, frozen=False, epochs=6, gradients=run_backward):
                 norm.beta -= step * norm.dbeta
 
 
-def without_drift(*network_and_batch):
-    *early, last = run_backward(*network_and_batch)
+def without_drift(*network_and_batch, gradients=run_backward):
+    *early, last = gradients(*network_and_batch)
     return [dW - dW.mean(axis=1, keepdims=True) for dW in early] + [last]
 
 
+NO_MEAN_TERM = MUSEUM["no mean term"]
 LONG = {
     "right": {},
-    "no mean term": {"backward": MUSEUM["no mean term"]["backward"]},
-    "no mean term, no drift": {
-        "backward": MUSEUM["no mean term"]["backward"],
-        "gradients": without_drift,
-    },
+    "no mean term": NO_MEAN_TERM,
+    "no mean term, no drift": NO_MEAN_TERM | {"gradients": without_drift},
+    "no mean term, He": NO_MEAN_TERM | {"scale": HE, "rate": 0.3},
+    "no mean term, Adam": NO_MEAN_TERM | {"adam": True, "rate": 0.003},
+    "no mean term, no drift, Adam": NO_MEAN_TERM
+    | {"gradients": without_drift, "adam": True, "rate": 0.003},
 }
 
 
@@ -166,7 +169,7 @@ def adams():
     return gradients
 
 
-def run(seed, rate, scale=1, backward=layer_norm_backward, frozen=False, adam=False):
+def run(seed, rate, scale=1, backward=layer_norm_backward, frozen=False, adam=False, epochs=6):
     """Train one network; return its accuracy at the end, and its losses before and after.
 
     The losses are those on all training images.
@@ -174,23 +177,41 @@ def run(seed, rate, scale=1, backward=layer_norm_backward, frozen=False, adam=Fa
     net = network(seed, scale, backward)
     before, _ = score(*net)
     with np.errstate(all="ignore"):  # some rates are too large
-        train(net, rate, seed, frozen, gradients=adams() if adam else run_backward)
+        train(net, rate, seed, frozen, epochs, gradients=adams() if adam else run_backward)
         after, accuracy = score(*net)
     return {"accuracy": accuracy, "loss": [before, after]}
 
 
-def long_run(seed, rate=0.1, backward=layer_norm_backward, gradients=run_backward):
-    """Train one network for 30 epochs; return the loss before them and after each, (31,)."""
-    net, batches, losses = network(seed, backward=backward), itertools.count(), []
+def long_run(
+    seed, rate=0.1, scale=1, backward=layer_norm_backward, gradients=run_backward, adam=False
+):
+    """Train one network for 30 epochs; return its loss and its drift, (31,) each.
+
+    They are measured before the training and after each epoch. The drift says how far the means
+    of the rows of W have moved since the start, as a share of the spread around these means: the
+    root mean square over the second to eighth W.
+    """
+    net, batches, losses, drifts = network(seed, scale, backward), itertools.count(), [], []
+    first = [W.mean(axis=1, keepdims=True) for W in net[0]]
+    if adam:
+        steps = adams()
+        gradients = partial(gradients, gradients=steps) if gradients is without_drift else steps
+
+    def measure():
+        inner = [(W - W.mean(axis=1, keepdims=True), W) for W in net[0][1:-1]]
+        moved = [W - rest - mean for (rest, W), mean in zip(inner, first[1:-1])]
+        drifts.append(np.linalg.norm(moved) / np.linalg.norm([rest for rest, _ in inner]))
+        losses.append(score(*net)[0])
 
     def watched(*network_and_batch):
         dW = gradients(*network_and_batch)
         if next(batches) % 13 == 0:  # the first batch of an epoch
-            losses.append(score(*net)[0])
+            measure()
         return dW
 
     train(net, rate, seed, epochs=EPOCHS, gradients=watched)
-    return losses + [score(*net)[0]]
+    measure()
+    return {"loss": losses, "drift": drifts}
 
 
 def runs(setting, rates):
@@ -202,34 +223,50 @@ def runs(setting, rates):
     return {key: [[each[key] for each in row] for row in found] for key in found[0][0]}
 
 
+def near_the_best(run):
+    """Return the best rate of a stored run of the museum, and the one or two rates beside it."""
+    best = np.median(run["accuracy"], axis=1).argmax()
+    return MUSEUM_RATES[max(best - 1, 0) : best + 2]
+
+
+def longer(name, run):
+    """Train with a bug of the museum for 30 epochs, at the rates near its best one."""
+    if "raises" in run:
+        return run
+    rates = near_the_best(run)
+    return {"rates": rates} | runs(MUSEUM[name] | {"epochs": EPOCHS}, rates)
+
+
 def record(day):
-    """Do the four experiments; return what is stored."""
+    """Do the five experiments; return what is stored."""
     factors = {name: runs(setting, RATES) for name, setting in FACTORS.items()}
     adam = {name: runs(setting, ADAM_RATES) for name, setting in ADAM.items()}
-    museum = {name: runs(setting, MUSEUM_RATES) for name, setting in MUSEUM.items()}
-    long = {name: [long_run(seed, **each) for seed in SEEDS] for name, each in LONG.items()}
     for found in (factors | adam).values():
         found["loss"] = [[losses[-1] for losses in row] for row in found["loss"]]
-    return {
-        "made by": "python tests/tools/train.py",
-        "date": day,
-        "versions": {"python": platform.python_version(), "numpy": np.__version__},
-        "seeds": list(SEEDS),
-        "factors": {"rates": RATES, "runs": factors},
-        "adam": {"rates": ADAM_RATES, "runs": adam},
-        "museum": {"rates": MUSEUM_RATES, "runs": museum},
-        "long": {"rate": 0.1, "losses": long},
-    }
+    return with_missing(
+        {
+            "made by": "python tests/tools/train.py",
+            "date": day,
+            "versions": {"python": platform.python_version(), "numpy": np.__version__},
+            "seeds": list(SEEDS),
+            "factors": {"rates": RATES, "runs": factors},
+            "adam": {"rates": ADAM_RATES, "runs": adam},
+            "museum": {"rates": MUSEUM_RATES, "runs": {}},
+            "museum, long": {"runs": {}},
+            "long": {
+                name: [long_run(seed, **each) for seed in SEEDS] for name, each in LONG.items()
+            },
+        }
+    )
 
 
 def with_missing(stored):
     """Return what is stored, with the bugs that it lacks, and without those that are gone."""
-    museum = stored["museum"]
-    found = {
-        name: museum["runs"].get(name) or runs(setting, museum["rates"])
-        for name, setting in MUSEUM.items()
-    }
-    return stored | {"museum": museum | {"runs": found}}
+    short, long = stored["museum"]["runs"], stored["museum, long"]["runs"]
+    short = {name: short.get(name) or runs(each, MUSEUM_RATES) for name, each in MUSEUM.items()}
+    long = {name: long.get(name) or longer(name, short[name]) for name in MUSEUM}
+    found = {"museum": stored["museum"] | {"runs": short}, "museum, long": {"runs": long}}
+    return stored | found
 
 
 def written(stored):
