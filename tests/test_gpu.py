@@ -319,7 +319,6 @@ def assert_rounded_once(run, name, mixed, rows, D):
         assert (np.abs(result - exact) <= bound).all()
 
 
-half_types = pytest.mark.parametrize("name", HALF_TYPES)
 mixed_types = pytest.mark.parametrize("mixed", [False, True], ids=["", "gamma float32"])
 
 
@@ -530,7 +529,7 @@ def kernels_of_a_t4():
     """Return whatever can be launched there; of the variants without half types the largest."""
     names = {name: int(re.search(r"\d+", name)[0]) for name in dispatch.every(T4)}
     less = dispatch.FLOAT32_ONLY
-    return [name for name, threads in names.items() if threads > 256 or not name.startswith(less)]
+    return [name for name, threads in names.items() if threads > 128 or not name.startswith(less)]
 
 
 @needs_nvrtc
@@ -806,7 +805,7 @@ def test_every_kernel_on_the_gpu(kernel):
 
 
 @needs_gpu
-@half_types
+@pytest.mark.parametrize("name", HALF_TYPES)
 @mixed_types
 @pytest.mark.parametrize("kernel", ["backward", "backward_looping"])
 @pytest.mark.parametrize("D", SIZES)
