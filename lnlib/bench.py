@@ -49,7 +49,7 @@ def both_passes(forward, backward, arrays):
 
 
 def random_arrays(shape, dtype, seed=0):
-    """Return dy and x, whose rows are around 0, so that `lnlib.blocked` centres none, gamma, beta.
+    """Return dy, x, gamma and beta. Rows are around 0: `lnlib.blocked` needs to centre none.
 
     A row's mean is not 0, but about 1 / sqrt(D): a layer that forgets it gives wrong numbers.
     """
