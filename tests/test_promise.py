@@ -215,7 +215,7 @@ def test_rounding_errors_along_x_hat(layer, rows, D):
 def test_the_bound_on_the_page_is_this_one():
     """Lesson 05 has the reference's bound, without what the other layers need."""
     cells = cells_of(NOTEBOOKS / "05_every_digit.ipynb")
-    names = "mean", "largest", "sizes_of", "roundings", "parts", "bound_dx"  # one in each cell
+    names = "mean", "largest", "roundings", "parts", "bound_dx"  # one in each cell
     sources = [c.source for c in cells if any(f"def {name}(" in c.source for name in names)]
     page = {"np": np, "math": math, "exact": None}
     for source in sources:
