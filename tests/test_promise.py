@@ -215,7 +215,7 @@ def test_rounding_errors_along_x_hat(layer, rows, D):
 def test_the_bound_on_the_page_is_this_one():
     """Lesson 05 has the reference's bound, without what the other layers need."""
     cells = cells_of(NOTEBOOKS / "05_every_digit.ipynb")
-    names = "mean", "largest", "roundings", "parts", "bound_dx"  # one in each cell
+    names = "mean", "largest", "parts", "bound_dx"  # one in each cell
     sources = [c.source for c in cells if any(f"def {name}(" in c.source for name in names)]
     page = {"np": np, "math": math, "exact": None}
     for source in sources:
@@ -228,4 +228,4 @@ def test_the_bound_on_the_page_is_this_one():
             dy, x, gamma, beta = (a.astype(np.float32).astype(np.float64) for a in arrays)
             pages = page["bound_y"](x, gamma, beta), page["bound_dx"](dy, x, gamma)
             for ours, theirs in zip(bound("reference", dy, x, gamma, beta), pages):
-                assert np.allclose(ours, theirs[:, 0], rtol=1e-9, atol=0)
+                assert np.allclose(ours, theirs[:, 0], rtol=1e-7, atol=0)
