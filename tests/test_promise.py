@@ -118,6 +118,23 @@ def test_x_hat_with_a_mean_and_g_with_a_mean(layer):
     assert fractions(layer.both(*arrays), *arrays)[1].max() <= AT_LARGE
 
 
+@layers
+def test_sums_that_are_rounded_one_way(layer):
+    """Each addition of NumPy's lanes is half way between two numbers, and rounded to the sums'.
+
+    So the computed mean is 0, and the mean is 6u of the spread.
+    """
+    sums = np.arange(17) * (1 + 2.0**-6)
+    half = np.spacing(sums[1:].astype(np.float32)).astype(float) / 2
+    half[0] = 0
+    rounded_up, rounded_down = np.diff(sums) - half, np.diff(sums) + half
+    x = np.concatenate([np.tile(np.repeat(v, 8), 4) for v in (rounded_up, -rounded_down)])[None]
+    gamma = np.full(x.shape[1], 1.2345)
+    arrays = [a.astype(np.float32) for a in (np.sign(x), x, gamma, 0 * gamma)]
+    y, dx, *_ = fractions(layer.both(*arrays), *arrays)
+    assert max(y.max(), dx.max()) <= AT_LARGE
+
+
 def hidden_by_gamma(D, size, ones, rng):
     """Return arrays with gamma 1, and dy of a given size, in some entries; elsewhere gamma is 0.
 
