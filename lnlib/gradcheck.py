@@ -488,14 +488,14 @@ def _refined(measure, steps):
     shorter = iter(4**n for n in (1, 2, 4, 5, 7, 8, 9, 10, 11))
     while True:
         slopes = [measure(step) for step in sorted(steps, reverse=True)]
-        best, rounding = _ridders(slopes, middle.value, within)
+        best, rounding = _best_extrapolation(slopes, middle.value, within)
         divisor = next(longer if best.error < 2 * rounding else shorter, None)
         if best.error <= _ENOUGH * best.size or best.size == 0 or divisor is None:
             return best
         steps = {*steps, first / divisor}
 
 
-def _ridders(slopes, near, within):
+def _best_extrapolation(slopes, near, within):
     """Return the best of Neville's extrapolations in step**2, and the rounding in its error.
 
     Each is made of two numbers, from longer steps and from shorter ones. Its error is the distance

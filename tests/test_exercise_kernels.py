@@ -9,7 +9,7 @@ from wrong_answers.kernels import WRONG
 
 from lnlib import gpu
 from lnlib.exercises import EXERCISES, check
-from lnlib.exercises.kernels import COMPILER_HINTS, Trial, in_other_words
+from lnlib.exercises.kernels import COMPILER_HINTS, Trial, message_for_learner
 
 NORMALISE, SUM, ADD = "normalise_in_a_warp", "sum_with_barriers", "add_while_loading"
 FORWARD, BACKWARD = "rms_forward_kernel", "rms_backward_kernel"
@@ -127,11 +127,13 @@ def test_wrong_kernel_is_diagnosed(name, old, new, words):
     ],
 )
 def test_lines_that_are_never_right(line, words):
-    text = in_other_words("k does not compile: your source:2: error: ...", "k", f"int f()\n{line}")
+    text = message_for_learner(
+        "k does not compile: your source:2: error: ...", "k", f"int f()\n{line}"
+    )
     assert text == f"does not compile: line 2, {line}: " + text.split(": ")[-1] and words in text
     fine_lines = "#pragma unroll|__syncthreads();|a[i] **p;|# define TWO 2|int xor = 1;"
     for fine in fine_lines.split("|"):
-        assert in_other_words("k: stopped", "k", fine) == "fails in the emulator: stopped"
+        assert message_for_learner("k: stopped", "k", fine) == "fails in the emulator: stopped"
 
 
 @pytest.mark.parametrize(
@@ -150,7 +152,7 @@ def test_hints_for_two_compilers(message, words):
 
 def test_a_compilers_words_are_kept_and_folders_are_not():
     error = "your source:1: error: expected primary-expression before ‘/’ token"
-    said = in_other_words(f"k does not compile: /tmp/a b/{error}", "k", "x = / 2;")
+    said = message_for_learner(f"k does not compile: /tmp/a b/{error}", "k", "x = / 2;")
     assert said == "does not compile: line 1, x = / 2;: " + error.split("error: ")[1]
 
 

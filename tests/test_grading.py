@@ -84,15 +84,12 @@ CLASS = {
     "40 MB": (answers(MEAN, output=8 * 10**6 * "x"), RIGHT),
     "much memory": (answers(f"hog = bytearray(8 << 30)\n{MEAN}"), MEMORY),
     "ends": (answers(MEAN, "os._exit(0)"), ENDED),
-    "crashes": (answers(MEAN, "import ctypes\nctypes.string_at(0)"), ENDED),
     "closes files": (answers(MEAN, "os.closerange(0, 50)"), ENDED),
     "fakes": (answers(FAKE), ["wrong: axis", "right"]),
     "in R": (answers(MEAN, kernelspec={"name": "ir", "language": "R"}), ["not checked: is R"]),
     "no exercises": (notebook("# Notes", "x = 1"), ["not checked: No exercise"]),
-    "cut off": (answers(MEAN)[:-100], ["not checked: no notebook: JSONDecodeError"]),
     "old": ('{"nbformat": 3, "worksheets": []}', ["not checked: no notebook: KeyError"]),
     "deep": (100_000 * "[", ["not checked: no notebook: RecursionError"]),
-    "bytes": ("\x00\xff\xfe", ["not checked: no notebook: UnicodeDecodeError"]),
 }
 ENDLESS = {
     "cell": (answers(MEAN, "while True: time.sleep(0.1)"), RIGHT),
@@ -121,7 +118,7 @@ def graded(tmp_path_factory):
         (place / "a").mkdir(parents=True)
         for name, (text, _) in notebooks.items():
             text = text.replace("LATE", (folder / "late").as_posix())
-            (place / f"a/{name}.ipynb").write_text(text, "latin-1" if name == "bytes" else "utf-8")
+            (place / f"a/{name}.ipynb").write_text(text, "utf-8")
         (place / "a/.ipynb_checkpoints").mkdir()
         (place / "a/.ipynb_checkpoints/right.ipynb").write_text("JupyterLab's own copy")
         (place / "a/folder.ipynb").mkdir()

@@ -1,5 +1,6 @@
 """What lessons 08 and 09 say of compilers, messages and predicted speeds, held to what is so."""
 
+import functools
 import re
 
 import numpy as np
@@ -43,27 +44,30 @@ def test_several_groups_are_of_one_warp_each():
         gpu.emulate(launch)
 
 
+def instructions(instance, opcodes, source, arch, *options, bits=9):
+    """Return how many instructions of a kernel have one of these numbers in their lowest bits."""
+    from cupy.cuda import nvrtc
+
+    program = nvrtc.createProgram(source, "layernorm.cu", (), ())
+    nvrtc.addNameExpression(program, instance)
+    nvrtc.compileProgram(program, (f"-arch={arch}", "-std=c++17", "-ftz=true", *options))
+    words = np.frombuffer(nvrtc.getCUBIN(program), np.uint8)  # 16 bytes an instruction
+    words = words[: len(words) // 16 * 16].view(np.uint16)[::8]
+    return np.count_nonzero(np.isin(words % 2**bits, opcodes))
+
+
 @needs_nvrtc
 def test_by_default_a_product_and_a_difference_are_fused():
     """Without leave to do so, only fmaf is: one instruction for each of 32 entries."""
-    from cupy.cuda import nvrtc
-
-    def fused_instructions(source, *options):
-        program = nvrtc.createProgram(source, "layernorm.cu", (), ())
-        nvrtc.addNameExpression(program, "backward<32, 8, 4, 8, 2>")
-        nvrtc.compileProgram(program, ("-arch=sm_90", "-std=c++17", "-ftz=true", *options))
-        words = np.frombuffer(nvrtc.getCUBIN(program), np.uint8)  # 16 bytes an instruction
-        words = words[: len(words) // 16 * 16].reshape(-1, 16)
-        opcodes = words[:, 0] + 256 * (words[:, 1].astype(int) & 15)  # the lowest 12 bits
-        return np.count_nonzero(opcodes == 0x223)  # FFMA, of three registers
-
     fused = gpu.read_source()
     old, new = "fmaf(gain[v].at[j], g[v].at[j], -near)", "gain[v].at[j] * g[v].at[j] - near"
     assert fused.count(old) == 1
     apart = fused.replace(old, new)
-    by_default = fused_instructions(apart)  # one more or less around them
-    assert abs(fused_instructions(fused) - by_default) <= 1 and by_default > 32
-    counted = [fused_instructions(source, "-fmad=false") for source in (fused, apart)]
+    # FFMA of three registers
+    count = functools.partial(instructions, "backward<32, 8, 4, 8, 2>", 0x223, bits=12)
+    by_default = count(apart, "sm_90")  # one more or less around them
+    assert abs(count(fused, "sm_90") - by_default) <= 1 and by_default > 32
+    counted = [count(source, "sm_90", "-fmad=false") for source in (fused, apart)]
     assert counted[1] == 0 and counted[0] in (32, 64)  # 64: the loop stands there twice
 
 
@@ -79,18 +83,9 @@ def test_by_default_a_product_and_a_difference_are_fused():
 )
 def test_instructions_per_element_are_as_lesson_09_counts_them(instance, entries, counted):
     """Additions, products and both in one: how many more there are if a thread has more entries."""
-    from cupy.cuda import nvrtc
-
-    def instructions(vectors):
-        program = nvrtc.createProgram(gpu.read_source(), "layernorm.cu", (), ())
-        nvrtc.addNameExpression(program, instance.format(vectors))
-        nvrtc.compileProgram(program, ("-arch=sm_80", "-std=c++17", "-ftz=true"))
-        words = np.frombuffer(nvrtc.getCUBIN(program), np.uint8)  # 16 bytes an instruction
-        words = words[: len(words) // 16 * 16].reshape(-1, 16)
-        opcodes = words[:, 0] + 256 * (words[:, 1].astype(int) & 1)  # of any operands
-        return np.count_nonzero(np.isin(opcodes, (0x20, 0x21, 0x23)))  # FMUL, FADD, FFMA
-
-    more = (instructions(8) - instructions(4)) / (4 * entries)
+    opcodes, source = (0x20, 0x21, 0x23), gpu.read_source()  # FMUL, FADD, FFMA, of any operands
+    few, many = (instructions(instance.format(n), opcodes, source, "sm_80") for n in (4, 8))
+    more = (many - few) / (4 * entries)
     assert more == pytest.approx(counted, abs=0.5)  # another compiler may save some
 
 

@@ -37,8 +37,8 @@ def test_promise_against_decimal_arithmetic(layer, dtype, D, offset):
 def test_promise_for_offsets_of_x_and_means_of_dy(layer, D, gain):
     rng = np.random.default_rng(D)
     spread = {"ones": 0, "nearly ones": 1e-4, "varied": 0.5}[gain]
-    for offset in (0, 1e3, -1e7, 1e7):
-        for mean in (0.5, 1e2, -1e4, 1e4):
+    for offset in (0, 1e3, -1e7):
+        for mean in (0.5, -1e2, 1e4):
             x, dy = ((m + rng.standard_normal((8, D))).astype(np.float32) for m in (offset, mean))
             gamma = (1 + spread * (1 + rng.uniform(-1, 2, D))).astype(np.float32)
             beta = rng.standard_normal(D).astype(np.float32)
@@ -72,13 +72,16 @@ def test_promise_where_gamma_times_dy_cancels(layer, scale, noise, spread):
     assert_promise(layer.both(dy, x, gamma, beta), dy, x, gamma, beta)
 
 
-@pytest.mark.parametrize("D, offset, mean", [(4, 0, 0.5), (4, 1e7, -1e4), (8, 1e7, 5)])
+@pytest.mark.parametrize("D, offset, mean", [(4, 0, 0.5), (8, 1e7, -1e4)])
 def test_promise_for_a_million_rows(layer, D, offset, mean):
-    """Twenty times the same rows, so that the errors of the sums have one sign and add up."""
+    """Twenty times the same rows, so that the errors of the sums have one sign and add up.
+
+    As dy follows x, the terms of dgamma have a mean, too.
+    """
     rng = np.random.default_rng(3)
-    x, dy = (m + rng.standard_normal((50_000, D)) for m in (offset, mean))
+    x, more = rng.standard_normal((2, 50_000, D))
     gamma, beta = rng.uniform(0.5, 2, (2, D))
-    rows = [a.astype(np.float32) for a in (dy, x, gamma, beta)]
+    rows = [a.astype(np.float32) for a in (mean + x + more, offset + x, gamma, beta)]
     y, dx, dgamma, dbeta = layer.both(*(np.tile(a, (20, 1)) for a in rows[:2]), *rows[2:])
     got = y[-50_000:], dx[-50_000:], dgamma.astype(float) / 20, dbeta.astype(float) / 20
     assert max(e.max() for e in fractions(got, *rows)) <= AT_LARGE

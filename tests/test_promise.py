@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 from bounds import bound
 from execute_notebooks import NOTEBOOKS, cells_of
-from layers import needs_compiler
-from oracle import AT_LARGE, WORST, fractions, oracle, promised
+from layers import LAYERS, needs_compiler
+from oracle import AT_LARGE, BUILT, WORST, fractions, oracle, promised
 
 KERNEL = pytest.param("kernel", marks=needs_compiler)
 layers = pytest.mark.parametrize("layer", ["reference", "staged", "blocked", KERNEL], indirect=True)
@@ -227,6 +227,40 @@ def test_rounding_errors_along_x_hat(layer, rows, D):
     dy, x, gamma = rows(min(D, LONGEST.get(layer.name, D)))
     arrays = [a.astype(np.float32) for a in (dy[None], x[None], gamma, 0 * gamma)]
     assert fractions(layer.both(*arrays), *arrays)[1].max() <= AT_LARGE
+
+
+def lost_additions(threads, vectors):
+    """Return x as the kernel holds it, (vectors, threads): its sum of squares loses additions.
+
+    Two outliers are in thread 0. The size of the others is the one that rounding takes most from
+    when their squares meet the outliers': in the thread, then at each level of the sum over lanes.
+    """
+    x, signs = np.zeros((vectors, threads)), np.where(np.arange(vectors) % 2, -1, 1)
+    x[:2, 0], total = (1024, -1024), np.float32(2 * 1024**2)
+    sizes = 1024 * (0.04 / x.size) ** 0.5 * np.linspace(1, 1.06, 20000, dtype=np.float32)
+    group = slice(0, 1)  # the threads whose squares are added next
+    while group.start < threads:
+        one_by_one = group.start == 0
+        count = vectors - 2 if one_by_one else vectors
+        squares = np.cumsum(np.tile(sizes**2, (count, 1)), axis=0)[0 if one_by_one else -1]
+        squares *= np.float32(max(1, group.start))
+        best = np.argmax(squares - (total + squares - total).astype(float))
+        x[-count:, group] = sizes[best] * signs[-count:, None]
+        for _ in range(count if one_by_one else 1):
+            total += squares[best]
+        group = slice(group.stop, 2 * group.stop)
+    return x
+
+
+@needs_compiler
+def test_rows_built_against_the_order_of_additions():
+    """More than a search finds, less than the theorem allows."""
+    x = np.resize([*lost_additions(64, 14).ravel(), *[0] * 127], 1023)
+    dy = np.where(np.abs(x) < 1024, np.sign(x), 0)
+    arrays = [a.astype(np.float32) for a in (dy[None], x[None], np.ones(1023), np.zeros(1023))]
+    kernel = fractions(LAYERS["kernel"].both(*arrays), *arrays)
+    assert WORST < kernel[1].max() <= min(BUILT, bound("kernel", *arrays)[1].max())
+    assert max(e.max() for e in fractions(LAYERS["reference"].both(*arrays), *arrays)) < AT_LARGE
 
 
 def test_the_bound_on_the_page_is_this_one():

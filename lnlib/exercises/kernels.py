@@ -176,7 +176,7 @@ class Trial(NamedTuple):
         try:
             return gpu.emulate(launch, order, counts, seconds=30)  # enough for all that returns
         except gpu.EmulationError as error:
-            message = in_other_words(str(error), self.kernel, source)
+            message = message_for_learner(str(error), self.kernel, source)
             hints = [
                 f". {hint}"
                 for words, hint in (COMPILER_HINTS | self.hints).items()
@@ -187,7 +187,7 @@ class Trial(NamedTuple):
             raise NotChecked(f"It may be right: this check cannot tell, as {error}.") from None
 
 
-def in_other_words(message, kernel, source):
+def message_for_learner(message, kernel, source):
     """Return what the emulator or a compiler says, to stand after "It", with the line it is about.
 
     Parameters

@@ -82,6 +82,15 @@ __device__ Vector<WIDTH> operator+(Vector<WIDTH> a, Vector<WIDTH> b)
 
 __device__ float2 operator+(float2 a, float2 b) { return make_float2(a.x + b.x, a.y + b.y); }
 
+// Adds a term to a sum, and keeps what rounding took from it for the next time (Kahan). For
+// sums of many terms.
+__device__ void add(float &sum, float &lost, float term)
+{
+    const float more = term - lost, total = sum + more;
+    lost = total - sum - more;
+    sum = total;
+}
+
 // The value of the lane whose number differs from this lane's in the bits of `bits`.
 template <class T>
 __device__ T other_lane(T value, int bits)
@@ -283,20 +292,20 @@ __global__ void __launch_bounds__(THREADS) forward_looping(
     const int vectors = D / WIDTH;
     const long long start = (long long)blockIdx.x * vectors;
 
-    float total = 0;
+    float total = 0, lost = 0;
     for (int i = threadIdx.x; i < vectors; i += THREADS)
-        total += sum(wide(x[start + i]));
+        add(total, lost, sum(wide(x[start + i])));
     const float rounded_mean = block_sum<THREADS>(total, 0) * one_over_D;
 
-    total = 0;
+    total = lost = 0;
     for (int i = threadIdx.x; i < vectors; i += THREADS)
-        total += sum(wide(x[start + i]) - rounded_mean);
+        add(total, lost, sum(wide(x[start + i]) - rounded_mean));
     const float rest = block_sum<THREADS>(total, 1) * one_over_D;
 
-    total = 0;
+    total = lost = 0;
     for (int i = threadIdx.x; i < vectors; i += THREADS) {
         const Vector<WIDTH> xc = wide(x[start + i]) - rounded_mean - rest;
-        total += sum(product(xc, xc));
+        add(total, lost, sum(product(xc, xc)));
     }
     const float r = reciprocal_std(block_sum<THREADS>(total, 0) * one_over_D, eps);
 
@@ -564,25 +573,20 @@ __global__ void __launch_bounds__(THREADS, 1) row_means(
     const long long start = (long long)blockIdx.x * vectors;
     const Row row = {mean[blockIdx.x], mean_lo[blockIdx.x], rstd[blockIdx.x]};
     auto sums_without = [&](float less) {
-        Sums3 sums = {};
+        Sums3 sums = {}, lost = {};
 #pragma unroll 4
         for (int i = threadIdx.x; i < vectors; i += THREADS) {
             const Vector<WIDTH> x_hat = row.x_hat(wide(x[start + i]));
-            sums = sums + terms(wide(gamma[i]), wide(dy[start + i]), x_hat, less);
+            const Sums3 more = terms(wide(gamma[i]), wide(dy[start + i]), x_hat, less);
+            add(sums.g, lost.g, more.g);
+            add(sums.gx, lost.gx, more.gx);
+            sums.square += more.square;
         }
         return sums;
     };
     const Means of = means_of<THREADS>(sums_without, one_over_D, 0);
     if (threadIdx.x == 0)
         means[blockIdx.x] = of;
-}
-
-// Adds a term to a sum, and keeps what rounding took from it for the next time (Kahan).
-__device__ void add(float &sum, float &lost, float term)
-{
-    const float more = term - lost, total = sum + more;
-    lost = total - sum - more;
-    sum = total;
 }
 
 // The second kernel walks down the columns: a thread owns one vector of them, and needs no other
