@@ -60,7 +60,7 @@ def instructions(instance, opcodes, source, arch, *options, bits=9):
 def test_by_default_a_product_and_a_difference_are_fused():
     """Without leave to do so, only fmaf is: one instruction for each of 32 entries."""
     fused = gpu.read_source()
-    old, new = "fmaf(gain[v].at[j], g[v].at[j], -near)", "gain[v].at[j] * g[v].at[j] - near"
+    old, new = "fmaf(gain.at[j], d.at[j], -of.mean)", "gain.at[j] * d.at[j] - of.mean"
     assert fused.count(old) == 1
     apart = fused.replace(old, new)
     # FFMA of three registers
@@ -68,25 +68,31 @@ def test_by_default_a_product_and_a_difference_are_fused():
     by_default = count(apart, "sm_90")  # one more or less around them
     assert abs(count(fused, "sm_90") - by_default) <= 1 and by_default > 32
     counted = [count(source, "sm_90", "-fmad=false") for source in (fused, apart)]
-    assert counted[1] == 0 and counted[0] in (32, 64)  # 64: the loop stands there twice
+    assert counted[0] - counted[1] in (32, 64)  # 64: the loop stands there twice
 
 
 @needs_nvrtc
 @pytest.mark.parametrize(
-    "instance, entries, counted",
+    "instance, entries, counted, again",
     [
-        ("forward<128, {}, 4, 1>", 4, 7),
-        ("backward<128, {}, 4, 1, 4, IN_SHARED>", 4, 13.75),
-        ("row_means<256, {}, 4>", 4, 8.75),
-        ("backward_columns<256, {}>", 1, 15),
+        ("forward<128, {}, 4, 1>", 4, 7, 0),
+        ("backward<128, {}, 4, 1, 4, IN_SHARED>", 4, 14, 3.5),
+        ("row_means<1024, 4>", 4, 8, 6.5),  # its loop, unrolled as often
+        ("backward_columns<256, {}>", 1, 15, 0),
     ],
 )
-def test_instructions_per_element_are_as_lesson_09_counts_them(instance, entries, counted):
-    """Additions, products and both in one: how many more there are if a thread has more entries."""
-    opcodes, source = (0x20, 0x21, 0x23), gpu.read_source()  # FMUL, FADD, FFMA, of any operands
-    few, many = (instructions(instance.format(n), opcodes, source, "sm_80") for n in (4, 8))
-    more = (many - few) / (4 * entries)
-    assert more == pytest.approx(counted, abs=0.5)  # another compiler may save some
+def test_instructions_per_element_are_as_lesson_09_counts_them(instance, entries, counted, again):
+    """Additions, products and both in one: how many more there are if a thread has more entries.
+
+    again: those that run only where the mean of g is large.
+    """
+    opcodes, source, old = (0x20, 0x21, 0x23), gpu.read_source(), "#pragma unroll 4\n"
+    assert source.count(old) == 1  # in row_means
+    few, many = (
+        instructions(instance.format(n), opcodes, source.replace(old, old.replace("4", n)), "sm_80")
+        for n in "48"  # FMUL, FADD, FFMA, of any operands
+    )
+    assert (many - few) / (4 * entries) == pytest.approx(counted + again, abs=0.5)  # or some fewer
 
 
 @needs_nvrtc

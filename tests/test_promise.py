@@ -184,7 +184,7 @@ def half_of_g_at_its_mean(D):
     dy, x, gamma = bulk_rounded_along_x_hat(D)
     half = D // 2
     x[half:], gamma[half:], x[0] = 0, 1, (D / 2) ** 0.5
-    dy[half:] = dy[0] + 2 * np.where(np.arange(D - half) % 2, 1, -1)
+    dy[half:] = dy[0] + 2.1 * np.where(np.arange(D - half) % 2, 1, -1)
     dy[2:4], gamma[2:4] = dy[0], 1
     return dy, x, gamma
 
