@@ -49,7 +49,11 @@ def both_passes(forward, backward, arrays):
 
 
 def random_arrays(shape, dtype, seed=0):
-    """Return dy, x, gamma and beta, with means that are not zero."""
+    """Return dy, x, gamma and beta. Rows are around 0: `lnlib.blocked` needs to centre none.
+
+    A row's mean is not 0, but about 1 / sqrt(D): a layer that forgets it gives wrong numbers.
+    """
     rng = np.random.default_rng(seed)
-    shapes = shape, shape, shape[-1:], shape[-1:]
-    return [(0.5 + rng.standard_normal(s)).astype(dtype) for s in shapes]
+    dy, x = (rng.standard_normal(shape) for _ in range(2))
+    gamma, beta = (0.5 + rng.standard_normal(shape[-1:]) for _ in range(2))
+    return [a.astype(dtype) for a in (dy, x, gamma, beta)]

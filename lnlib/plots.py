@@ -446,6 +446,15 @@ def waterfall(panels, lines, forward):
     return fig, axes
 
 
+def table(*rows):
+    """Return rows of words and numbers, the head first, as an IPython.display.Markdown."""
+    from IPython.display import Markdown
+
+    lines = [" | ".join(map(str, row)) for row in rows]
+    lines.insert(1, ":--" + " | --:" * (len(rows[0]) - 1))
+    return Markdown("\n".join(f"| {line} |" for line in lines))
+
+
 def verdicts(caught, rows, columns):
     """Show a table of booleans: a full blue dot says "caught" (True), an orange ring "missed"."""
     caught = np.asarray(caught)

@@ -16,8 +16,15 @@ VARIANTS = "textbook", "reference", "blocked"
 SHAPES = [(4096, 256), (3000, 1024)]
 
 
-def traced_passes(variant, N, D, dtype=np.float32):
-    dy, x, gamma, beta = data((N, D), dtype)
+def around_zero(shape, dtype):
+    """Return data of which `lnlib.blocked` needs to centre nothing."""
+    dy, *others = data(shape, dtype)
+    return dy - dy.dtype.type(0.5), *others
+
+
+def traced_passes(variant, N, D, dtype=np.float32, mean_of_dy=0, offset=0):
+    dy, x, gamma, beta = around_zero((N, D), dtype)
+    dy, x = dy + dtype(mean_of_dy), x + dtype(offset)
     layer = LAYERS[variant]
     (_, cache), first = trace(layer.forward, x, gamma, beta)
     _, second = trace(lambda dy: layer.backward(dy, cache), dy)
@@ -27,7 +34,7 @@ def traced_passes(variant, N, D, dtype=np.float32):
 @pytest.mark.parametrize("N, D", SHAPES)
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_flops_and_bytes_are_those_of_what_runs(variant, N, D):
-    """Of the blocked layer, the bytes that a small cache lets through; else all operands."""
+    """Of the blocked layer, the bytes that a cache of 8 MiB lets through; else all operands."""
     for direction, steps in traced_passes(variant, N, D).items():
         flops, moved, _ = cost.cost(variant, direction, N, D)
         rest = sum(step.flops for step in steps) - flops
@@ -41,6 +48,26 @@ def test_flops_and_bytes_are_those_of_what_runs(variant, N, D):
         masks = 2 * N * D if (variant, direction) == ("reference", "forward") else 0
         assert masks <= operands - moved <= masks + 4 * (60 * N + 20 * D)
         assert traffic(steps, 2**20) == pytest.approx(operands, rel=0.01)
+
+
+def test_the_reference_moves_fewer_values_in_float64():
+    """Where gamma * dy is no wider than the rest."""
+    steps = traced_passes("reference", 2000, 768, np.float64)["backward"]
+    operands = sum(size for step in steps for _, size in step.reads + step.writes)
+    _, moved, _ = cost.cost("reference", "backward", 2000, 768, np.float64)
+    assert operands == pytest.approx(moved, rel=0.01)
+
+
+CENTRED = [(5, 0, (0, 4)), (0, 5, (5, 1)), (5, 5, (5, 5))]
+
+
+@pytest.mark.parametrize("mean_of_dy, offset, more", CENTRED)
+def test_flops_of_what_the_blocked_layer_centres(mean_of_dy, offset, more):
+    N, D = 3000, 768
+    passes = traced_passes("blocked", N, D, mean_of_dy=mean_of_dy, offset=offset)
+    for (direction, steps), added in zip(passes.items(), more):
+        flops = cost.cost("blocked", direction, N, D).flops / (N * D)
+        assert sum(s.flops for s in steps) / (N * D) == pytest.approx(flops + added, abs=0.4)
 
 
 def peak_of(function, *args, **kwargs):
@@ -61,7 +88,7 @@ BUFFER = max(peak_of(np.sum, np.ones((64, 512)), axis=0)[1] - 2**13, 0)
 @pytest.mark.parametrize("N, D", SHAPES)
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_peak_memory(variant, N, D, dtype):
-    dy, x, gamma, beta = data((N, D), dtype)
+    dy, x, gamma, beta = around_zero((N, D), dtype)
     for out in (False, True) if variant == "blocked" else (False,):
         options = {"out": np.empty_like(x)} if out else {}
         (_, cache), first = peak_of(LAYERS[variant].forward, x, gamma, beta, **options)
@@ -73,7 +100,7 @@ def test_peak_memory(variant, N, D, dtype):
 
 
 def test_a_plain_kernel_does_the_flops_of_the_fused_one():
-    """The arithmetic of the kernel, written in NumPy, with mean and rstd known backward."""
+    """The arithmetic of a kernel that adds up once, in NumPy, with mean and rstd known backward."""
     dy, x, gamma, beta = data((500, 400))
     kept = layernorm.layer_norm_forward(x, gamma, beta)
     mean, rstd, rest = x.mean(axis=-1, keepdims=True), kept[1].rstd, np.zeros((500, 1))

@@ -18,6 +18,7 @@ COST_TERMS = Terms("1", "N * D; N * D * itemsize; N; N * itemsize; N * D * 4")
     flops * N => 8 * N  # 1 too many. mean * mean is one number per row, for instance.
     flops * N => 6 * N  # 1 is missing. Did you count the product x * x, and the sums of both means?
     flops * N * D => flops * (N * D + N)  # once per row does not count here: N * D terms alone.
+    values * N * D => (values * N * D + 2 * D)  # gamma and beta, D numbers each, do not count here.
     values * N => 15 * N  # that is the textbook's count. No second mean hides here.
     values * N => 13 * N  # 1 too many: x * x reads x once.
     values * N => 11 * N  # 1 is missing. x * x also writes an array, and its mean reads that array.
@@ -78,7 +79,9 @@ MEMORY_CASES = {
 
 @exercise("with_x_hat with_rows", MEMORY_CASES)
 @mistakes("""
-    ) - D => )  # gamma is missing: each layer keeps D numbers that do not depend on the tokens.
+    ) - D => )
+        gamma is missing: each layer keeps D numbers that do not depend on the tokens. Or it is
+        rounded up, which may give the same number.
     ) - D => ) - D // layers  # gamma is taken off once; each layer keeps its own.
     memory // (layers * itemsize) - D => (memory // layers - D) // itemsize  # D bytes, not numbers.
     ) - D => ) - 2 * D  # beta is taken off too; no gradient needs it.
