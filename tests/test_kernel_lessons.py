@@ -1,6 +1,7 @@
 """What lessons 08 and 09 say of compilers, messages and predicted speeds, held to what is so."""
 
 import functools
+import itertools
 import re
 
 import numpy as np
@@ -77,7 +78,7 @@ def test_by_default_a_product_and_a_difference_are_fused():
     [
         ("forward<128, {}, 4, 1>", 4, 7, 0),
         ("backward<128, {}, 4, 1, 4, IN_SHARED>", 4, 14, 3.5),
-        ("row_means<1024, 4>", 4, 8, 6.5),  # its loop, unrolled as often
+        ("row_means<1024, 4>", 4, 9.5, 8),  # its loop, unrolled as often
         ("backward_columns<256, {}>", 1, 15, 0),
     ],
 )
@@ -107,18 +108,22 @@ def test_what_becomes_of_roots():
     assert found == ["rsqrt.approx.ftz", "sqrt.rn.ftz", "rcp.rn.ftz"]
 
 
-ARCHITECTURES = {"T4": "sm_75", "A100": "sm_80", "H100": "sm_90"}
+ARCHITECTURES = {"T4": "sm_75", "A100": "sm_80", "H200": "sm_90"}
 
 
 def test_what_is_held():
     """The cell's output varies with the compiler, and is stored: it must be of today's kernels."""
-    row = r"^([A-Z]\w+(?:, \w+)*) +(\d+) ((\w+?)(?:_columns)?<.*>) +(\d+) +(\d+) "
+    row = r"^([A-Z]\w+(?:, \w+)*) +(\w+) +(\d+) +(\d+) of (\d+) +(\d+) of (\d+) +(\w+)"
     found = re.findall(row, PRINTED, flags=re.M)
     held = [(name, *rest) for names, *rest in found for name in names.split(", ")]
-    assert len(held) == 18
-    for gpu_name, D, instance, kernel, registers, blocks in held:
+    assert {line[:2] for line in held} == set(
+        itertools.product(ARCHITECTURES, ("forward", "backward"))
+    )
+    for gpu_name, kernel, registers, blocks, *counted, limited_by in held:
         arch = ARCHITECTURES[gpu_name]
-        chosen = dispatch.choose(kernel, int(D), 4, residency.LIMITS[arch].shared_per_block)
-        assert instance == chosen.expression
+        limits = residency.LIMITS[arch]
+        chosen = dispatch.choose(kernel, 4096, 4, limits.shared_per_block)
         asked = arch, chosen.threads, int(registers), chosen.shared_bytes
-        assert int(blocks) == residency.resident_blocks(*asked)[0]
+        assert residency.resident_blocks(*asked) == (int(blocks), limited_by)
+        expected = chosen.threads, int(blocks) * chosen.threads, limits.threads
+        assert tuple(map(int, counted)) == expected
