@@ -113,7 +113,7 @@ ARCHITECTURES = {"T4": "sm_75", "A100": "sm_80", "H200": "sm_90"}
 
 def test_what_is_held():
     """The cell's output varies with the compiler, and is stored: it must be of today's kernels."""
-    row = r"^([A-Z]\w+(?:, \w+)*) +(\w+) +(\d+) +(\d+) of (\d+) +(\d+) of (\d+) +(\w+)"
+    row = r"^([A-Z]\w+(?:, \w+)*) +(\w+) +(\d+) +(\d+) x +(\d+) = +(\d+) of (\d+) +(\w+)"
     found = re.findall(row, PRINTED, flags=re.M)
     held = [(name, *rest) for names, *rest in found for name in names.split(", ")]
     assert {line[:2] for line in held} == set(
