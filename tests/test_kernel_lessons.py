@@ -127,3 +127,14 @@ def test_what_is_held():
         assert residency.resident_blocks(*asked) == (int(blocks), limited_by)
         expected = chosen.threads, int(blocks) * chosen.threads, limits.threads
         assert tuple(map(int, counted)) == expected
+
+
+@needs_nvrtc
+@pytest.mark.parametrize("arch", ARCHITECTURES.values())
+def test_a_fence_also_empties_the_cache(arch):
+    """Lesson 09: perhaps no run shows that the second fence is missing."""
+    source, kernel = gpu.read_source(), "backward_single<32, 8, 4, 8, 2, IN_SHARED>"
+    CCTL = (0x98F,)
+    for fences in (2, 1, 0):
+        assert instructions(kernel, CCTL, source, arch, bits=12) == fences
+        source = source.replace("    __threadfence();", "", 1)
