@@ -473,7 +473,7 @@ __global__ void __launch_bounds__(THREADS) backward_atomic(
 // are short one in every warp. It adds its rows up on the chip and writes one row of partial sums:
 // dgamma's D columns, then dbeta's. Every thread has sums of its own, for the columns it owns: no
 // barrier, no atomics. Where a multiprocessor has much shared memory, the sums are kept there, and
-// the registers hold more of x_hat and dy; else they are in registers, too, and ROWS must be 1.
+// the registers hold more of x_hat and dy; else the sums are in registers, and ROWS must be 1.
 enum Sums { IN_SHARED, IN_REGISTERS };
 
 // Adds a row to this thread's sums, four at a time (16 bytes of shared memory): those of dgamma,
