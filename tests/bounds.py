@@ -142,6 +142,7 @@ def bound(layer, dy, x, gamma, beta, eps=1e-5, blas=BLAS):
     """Return bounds for y and dx of each row, (N,), in units of the promise's scales.
 
     blas is the depth of BLAS's sums in the blocked layer, and depends on the processor.
+    There a row counts as alone in its block: rows that make its block centre it add about 1 %.
     """
     dy, x, gamma, beta = (a.astype(np.float64) for a in (dy, x, gamma, beta))
     row, n = Exact(dy, x, gamma, eps), roundings_of(layer, len(gamma), blas)
