@@ -23,7 +23,8 @@ from . import layernorm as reference
 from .checks import check_backward, check_forward, check_out
 
 # Values of x in a block. A pass works on at most five arrays of this size: 5 MiB in float32 fit a
-# cache of 8 MiB. NumPy's calls, of about a microsecond each, are few against the work in them.
+# cache of 8 MiB. (Where g is centred, it is held in float64 too, which takes 2 MiB more.) NumPy's
+# calls, of about a microsecond each, are few against the work in them.
 BLOCK = 2**18
 # NumPy works through a buffer of 8192 numbers, and fills it anew with what it broadcasts to several
 # rows. With a buffer shorter than a row it does not; very short rows are better off as it is.
@@ -81,8 +82,8 @@ def layer_norm_forward(x, gamma, beta, eps=1e-5, *, out=None):
     Notes
     -----
     y = (xc * rstd - mean_lo * rstd) * gamma + beta, where xc is x, or x - mean in blocks with a row
-    whose mean is larger than 0.7 times its spread. With rstd in these bounds dy * xc stays in range
-    for dy from 1e-30 to 1e30; the reference scales each row.
+    whose mean is not small, see `is_small`. With rstd in these bounds dy * xc stays in range for dy
+    from 1e-30 to 1e30; the reference scales each row.
     """
     if np.size(x) <= max(SMALL, FEW * np.size(gamma)):
         y, kept = reference.layer_norm_forward(x, gamma, beta, eps)
@@ -91,9 +92,9 @@ def layer_norm_forward(x, gamma, beta, eps=1e-5, *, out=None):
     y = check_out(out, x, dtype, x)
     flat_x, flat_y = (a.reshape(-1, x.shape[-1]) for a in (x, y))  # (N, D) each
     with _numpy_settings(x.shape[-1]):
-        _, lo, r = found = _write_y(flat_x, gamma, beta, eps, flat_y)
-        fits = (np.abs(lo) * r <= 1) & (r > 1e-3) & (r < 1e4)
-    kept = BlockedCache(x, *found.reshape(3, *x.shape[:-1], 1), gamma)
+        _, mean_lo, rstd = statistics = _write_y(flat_x, gamma, beta, eps, flat_y)
+        fits = (np.abs(mean_lo) * rstd <= 1) & (rstd > 1e-3) & (rstd < 1e4)
+    kept = BlockedCache(x, *statistics.reshape(3, *x.shape[:-1], 1), gamma)
     if not fits.all():
         y[...], kept = reference.layer_norm_forward(x, gamma, beta, eps)
     return y, kept
@@ -133,65 +134,67 @@ def layer_norm_backward(dy, cache, *, out=None):
     work, D = np.result_type(dy, cache.gamma), len(cache.gamma)
     flat_dy, flat_dx, flat_x = (a.reshape(-1, D) for a in (dy, dx, cache.x))  # (N, D)
     mean, gamma = cache.mean.astype(work).reshape(-1, 1), cache.gamma.astype(work)
-    lo, r = (a.ravel().astype(np.result_type(work, np.float64)) for a in cache[2:4])  # (N,) each
-    weights = np.array([-r * lo, np.ones_like(r), r], work)  # (3, N)
-    sums = np.zeros((2, D), r.dtype)  # dgamma, dbeta
+    wide = np.result_type(work, np.float64)
+    mean_lo, rstd = (a.ravel().astype(wide) for a in (cache.mean_lo, cache.rstd))  # (N,) each
+    weights = np.array([-rstd * mean_lo, np.ones_like(rstd), rstd], work)  # (3, N)
+    sums = np.zeros((2, D), wide)  # dgamma, dbeta
     buffer = np.empty((rows_per_block(*flat_x.shape), D), work)
     with _numpy_settings(D):
-        for b in _blocks(*flat_x.shape):
-            dy_b, xc = (a[b].astype(work, copy=False) for a in (flat_dy, flat_x))  # (n, D) each
-            if mean[b].any():
-                xc = xc - mean[b]
-            terms = np.multiply(dy_b, xc, out=buffer[: len(xc)])  # (n, D)
-            sums += _column_sums(weights[:2, b], dy_b)
-            sums[0] += _column_sums(weights[2:, b], terms)[0]
-            g = flat_dx[b] if dtype == work else np.empty_like(terms)  # (n, D)
-            means = _write_g(dy_b, xc, gamma, terms, g)
-            _write_dx(g, xc, lo[b], r[b], *means, terms, flat_dx[b])
+        for rows in _blocks(*flat_x.shape):
+            some_dy, xc = (a[rows].astype(work, copy=False) for a in (flat_dy, flat_x))  # (n, D)
+            if mean[rows].any():
+                xc = xc - mean[rows]
+            dy_xc = np.multiply(some_dy, xc, out=buffer[: len(xc)])  # (n, D)
+            sums += _column_sums(weights[:2, rows], some_dy)
+            sums[0] += _column_sums(weights[2:, rows], dy_xc)[0]
+            g = flat_dx[rows] if dtype == work else np.empty_like(dy_xc)  # (n, D)
+            means = _write_g(some_dy, xc, gamma, dy_xc, g)
+            _write_dx(g, xc, mean_lo[rows], rstd[rows], *means, dy_xc, flat_dx[rows])
     return dx, *sums.astype(dtype)
 
 
 def _write_y(x, gamma, beta, eps, y):
     """Write y, (N, D), and return mean, mean_lo and rstd, (3, N)."""
-    found, work = np.zeros((3, len(x)), gamma.dtype), gamma.dtype
-    for b in _blocks(*x.shape):
-        xc = x[b].astype(work, copy=False)  # (n, D)
-        x_hat = y[b] if y.dtype == work else np.empty_like(xc)  # (n, D)
-        m, var = _mean_and_variance(xc)  # (n,) each
-        if not is_small(m, var, x.shape[1]).all():
-            found[0, b] = m
-            xc = np.subtract(xc, found[0, b, None], out=x_hat)
-            m, var = _mean_and_variance(xc)
-        r = 1 / np.sqrt(var + eps)
-        found[1:, b] = m, r
-        np.multiply(xc, found[2, b, None], out=x_hat)
-        x_hat -= (m * r).astype(work)[:, None]
+    work, statistics = gamma.dtype, np.zeros((3, len(x)), gamma.dtype)
+    for rows in _blocks(*x.shape):
+        xc = x[rows].astype(work, copy=False)  # (n, D)
+        x_hat = y[rows] if y.dtype == work else np.empty_like(xc)  # (n, D)
+        mean_lo, var = _mean_and_variance(xc)  # (n,) each, in float64 as rstd is
+        if not is_small(mean_lo, var, x.shape[1]).all():
+            statistics[0, rows] = mean_lo
+            xc = np.subtract(xc, statistics[0, rows, None], out=x_hat)
+            mean_lo, var = _mean_and_variance(xc)
+        rstd = 1 / np.sqrt(var + eps)
+        statistics[1:, rows] = mean_lo, rstd
+        np.multiply(xc, statistics[2, rows, None], out=x_hat)
+        x_hat -= (mean_lo * rstd).astype(work)[:, None]
         x_hat *= gamma
-        np.add(x_hat, beta, out=y[b])
-    return found
+        np.add(x_hat, beta, out=y[rows])
+    return statistics
 
 
-def _write_g(dy, xc, gamma, terms, g):
+def _write_g(dy, xc, gamma, dy_xc, g):
     """Write g = gamma * dy, less its mean where needed; return means of g and of g * xc, (n,).
 
-    terms holds dy * xc, and may be overwritten.
+    dy_xc is dy * xc, and may be overwritten.
     """
     np.multiply(dy, gamma, out=g)
     mean, square = _row_means(dy, gamma), np.vecdot(g, g) / np.float64(len(gamma))  # (n,) each
     in_range = (square > 1e-35) & (square < np.inf)
     if (in_range & is_small(mean, square - mean * mean, len(gamma))).all():
-        return mean, _row_means(terms, gamma)
+        return mean, _row_means(dy_xc, gamma)
     reference.centred_product(gamma, dy, out=g)
-    return np.zeros_like(mean), _row_means(np.multiply(g, xc, out=terms), np.ones_like(gamma))
+    return np.zeros_like(mean), _row_means(np.multiply(g, xc, out=dy_xc), np.ones_like(gamma))
 
 
-def _write_dx(g, xc, lo, r, mean_g, mean_gxc, terms, dx):
-    """Write dx from g and xc, (n, D), and numbers per row; g and terms are overwritten."""
-    slope = r * (r * (r * (mean_gxc - lo * mean_g)))  # (n,), in float64
-    numbers = np.array([r, slope, slope * lo - r * mean_g], g.dtype)[..., None]  # (3, n, 1)
-    g *= numbers[0]
-    g -= np.multiply(xc, numbers[1], out=terms)
-    np.add(g, numbers[2], out=dx)
+def _write_dx(g, xc, mean_lo, rstd, mean_g, mean_g_xc, buffer, dx):
+    """Write dx from g and xc, (n, D), and numbers per row; g and buffer are overwritten."""
+    slope = rstd * (rstd * (rstd * (mean_g_xc - mean_lo * mean_g)))  # (n,), in float64
+    numbers = np.array([rstd, slope, slope * mean_lo - rstd * mean_g], g.dtype)[..., None]
+    factor_of_g, factor_of_xc, shift = numbers  # (n, 1) each
+    g *= factor_of_g
+    g -= np.multiply(xc, factor_of_xc, out=buffer)
+    np.add(g, shift, out=dx)
 
 
 @contextlib.contextmanager
@@ -229,31 +232,31 @@ def is_small(mean, var, D):
     return max(2, D / 36) * mean * mean <= var
 
 
-def _mean_and_variance(a):
-    square, mean = _row_means(a), _row_means(a, np.ones(a.shape[1], a.dtype))
+def _mean_and_variance(rows):
+    square, mean = _row_means(rows), _row_means(rows, np.ones(rows.shape[1], rows.dtype))
     return mean, square - mean * mean
 
 
-def _row_means(a, b=None):
-    """Return the means of the rows of a * a, or of a * b: (n, D) and (D,) give (n,), in float64."""
-    n, D = a.shape
-    size = 2 * STRIP if b is None else STRIP  # BLAS adds up a * a in more lanes
-    whole = D - D % size
-    strips, rest = a[:, :whole].reshape(n, -1, size), a[:, whole:]
-    if b is None:
+def _row_means(rows, weights=None):
+    """Return the means of rows * weights, (n, D) by (D,), or of rows * rows: (n,), in float64."""
+    n, D = rows.shape
+    length = 2 * STRIP if weights is None else STRIP  # BLAS adds up squares in more lanes
+    whole = D - D % length
+    strips, rest = rows[:, :whole].reshape(n, -1, length), rows[:, whole:]
+    if weights is None:
         sums = np.vecdot(strips, strips).T
     else:
-        sums = (strips.swapaxes(0, 1) @ b[:whole].reshape(-1, size, 1))[..., 0]
-    total = sums.astype(np.result_type(a, np.float64)).sum(axis=0)
+        sums = (strips.swapaxes(0, 1) @ weights[:whole].reshape(-1, length, 1))[..., 0]
+    total = sums.astype(np.result_type(rows, np.float64)).sum(axis=0)
     if whole < D:
-        total += np.vecdot(rest, rest) if b is None else rest @ b[whole:]
+        total += np.vecdot(rest, rest) if weights is None else rest @ weights[whole:]
     return total / D
 
 
-def _column_sums(weights, a):
-    """Return weights @ a, (k, n) by (n, D), in float64: (k, D)."""
-    whole, D = len(a) - len(a) % RUN, a.shape[1]
+def _column_sums(weights, rows):
+    """Return weights @ rows, (k, n) by (n, D), in float64: (k, D)."""
+    whole, D = len(rows) - len(rows) % RUN, rows.shape[1]
     per_run = weights[:, :whole].reshape(len(weights), -1, RUN).swapaxes(0, 1)
-    runs = per_run @ a[:whole].reshape(-1, RUN, D)
-    total = runs.astype(np.result_type(a, np.float64)).sum(axis=0)
-    return total + weights[:, whole:] @ a[whole:] if whole < len(a) else total
+    runs = per_run @ rows[:whole].reshape(-1, RUN, D)
+    total = runs.astype(np.result_type(rows, np.float64)).sum(axis=0)
+    return total + weights[:, whole:] @ rows[whole:] if whole < len(rows) else total

@@ -168,9 +168,9 @@ def centred_product(gamma, dy, out=None):
     return np.subtract(g, g.mean(axis=-1, keepdims=True), out=out, casting="same_kind")
 
 
-def _wide_mean(products):
-    """Return the mean of each row in float64, (..., 1): of products one can dwarf all others."""
-    return products.mean(axis=-1, keepdims=True, dtype=np.result_type(products, np.float64))
+def _wide_mean(a):
+    """Return the mean of each row, (..., 1), in float64: one entry can dwarf all others."""
+    return a.mean(axis=-1, keepdims=True, dtype=np.result_type(a, np.float64))
 
 
 def _rescale(x, eps):

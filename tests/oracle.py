@@ -26,7 +26,7 @@ def oracle(dy, x, gamma, beta, eps=1e-5):
 
 
 def promised(dy, x, gamma, beta, eps=1e-5):
-    """Return y, dx, dgamma, dbeta, and the four scales to which the promise is relative.
+    """Return (y, dx, dgamma, dbeta), and the four scales to which the promise is relative.
 
     In float64, of float32 input.
     """
@@ -76,10 +76,10 @@ def assert_promise(got, dy, x, gamma, beta, eps=1e-5, limit=AT_LARGE, sums=None)
 
 
 def assert_y_and_dx(got, dy, x, gamma, beta, eps=1e-5, limit=AT_LARGE, least=0):
-    """Hold y and dx to the oracle; return the right dgamma and dbeta."""
-    y, dx, *sums, bound = oracle(dy, x, gamma, beta, eps)
+    """Hold y and dx (its scale and least) to the oracle; return the right dgamma and dbeta."""
+    y, dx, *sums, scale = oracle(dy, x, gamma, beta, eps)
     assert norm_wise(got[0], y) <= limit
-    assert norm_wise(got[1], dx, bound + least) <= limit
+    assert norm_wise(got[1], dx, scale + least) <= limit
     return sums
 
 

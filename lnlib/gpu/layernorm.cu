@@ -114,9 +114,9 @@ __device__ T warp_sum(T value, int first_bit = 1)
 }
 
 // Every thread gets the sum over its row's threads, the same bits in all of them: over the whole
-// block, or over the warp if that has a row of its own. Two calls in a row must use different
-// slots: buffer 0 and 1, or float and float2. Then one barrier per call is enough: whoever writes
-// into slots again has passed the other call's barrier, where all had read these.
+// block, or over the warp if that has a row of its own. A call must not use the slots of the call
+// before it: each type T has its own, and so has each buffer. Then one barrier per call is enough:
+// whoever writes into slots again has passed the other call's barrier, where all had read these.
 template <int THREADS, class T>
 __device__ T block_sum(T value, int buffer)
 {
@@ -324,10 +324,10 @@ __global__ void __launch_bounds__(THREADS) forward_looping(
 }
 
 // ---- Backward: one row --------------------------------------------------------------------------
-// dgamma = sum over rows of dy * x_hat, dbeta = sum over rows of dy, and with g = gamma * dy dx =
+// dgamma is the sum over the rows of dy * x_hat, dbeta that of dy. With g = gamma * dy, dx is
 // rstd * (g - mean(g) - x_hat * mean(g * x_hat)). One sum over the row finds both means. But if
 // mean(g) is large, rounding leaves a part of it in each g - mean(g), as it does in x - mean(x).
-// Such rows are added up twice: the second time, the first mean is subtracted before the product
+// Such a row is added up once more, and now the first mean is subtracted before the product
 // gamma * dy is rounded: fmaf(a, b, c) is a * b + c, rounded once.
 
 // x_hat from x and the three saved numbers of its row.
@@ -385,9 +385,9 @@ __device__ Sums3 terms(Vector<WIDTH> gain, Vector<WIDTH> d, Vector<WIDTH> x_hat,
 // The three numbers of a row that dx needs: the mean of g in two parts, and that of g * x_hat.
 struct Means { float mean, rest, gx; };
 
-// From a function that gives this thread's part of the sums. The mean needs no second sum where it
-// is small beside the spread of g. If all its parts in the products are rounded the same way, an
-// outlier of x_hat multiplies what that leaves by up to sqrt(D): so `limit` grows with D.
+// sums_without(less) is this thread's part of the sums, with less subtracted from g. Where the mean
+// is small beside the spread of g, one sum is enough. If its parts in all products are rounded the
+// same way, an outlier of x_hat multiplies what that leaves by up to sqrt(D): hence the limit.
 template <int THREADS, class F>
 __device__ Means means_of(F sums_without, float one_over_D, int buffer)
 {
@@ -415,7 +415,7 @@ __device__ Vector<WIDTH> dx_of(
     return dx;
 }
 
-// From x_hat and dy in registers to dx. gamma is read twice, to need no registers in between.
+// From x_hat and dy in registers to dx. gamma is read for each step: in between it takes none.
 template <int THREADS, int VECTORS, int WIDTH, class T, class P>
 __device__ void write_dx(
     const Vector<WIDTH, P> *gamma, Vector<WIDTH, T> *__restrict__ dx, float rstd, long long start,
@@ -562,7 +562,7 @@ __global__ void __launch_bounds__(THREADS * ROWS, BLOCKS) backward(
 }
 
 // ---- Backward of rows whose sums do not fit on the chip -----------------------------------------
-// Two kernels, so that x and dy are read twice. The first finds the numbers that a row's dx needs.
+// Two kernels: x and dy are read twice, or three times if mean(g) is large. The first finds Means.
 template <int THREADS, int WIDTH, class T = float, class P = T>
 __global__ void __launch_bounds__(THREADS, 1) row_means(
     const Vector<WIDTH, T> *x, const Vector<WIDTH, T> *dy, const Vector<WIDTH, P> *gamma,

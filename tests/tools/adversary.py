@@ -170,38 +170,46 @@ def _score(layer, arrays, target):
     return np.where(_in_range(*(a.astype(float) for a in (x, dy, gamma))), errors, 0)
 
 
-def climb(layer, target, D, start, rng, steps=STEPS):
-    """Return the largest fraction found on one climb, and its dy, x, gamma and beta."""
+def _first_rows(start, D, count, rng):
+    """Return gamma, beta and so many pairs of x and dy, with which a climb begins."""
     gamma, beta = (np.ones(D), np.zeros(D)) if rng.random() < 0.5 else rng.uniform(0.5, 2, (2, D))
     gamma[0] *= rng.choice([1, 1, 10])
     gamma[rng.random(D) < rng.choice([0, 0, rng.random()])] = 0
     if hides := rng.random() < 0.2:
         gamma[rng.permutation(D)[: -rng.integers(1, 1 + D // 2)]] = 0
-    count = max(2, min(ROWS, VALUES // D))
-    single = target < 2  # y and dx of a row are its own, a sum is of many rows
     rows = [start(D, rng) + rng.choice([0, 0, 10 ** rng.uniform(-1, 7)]) for _ in range(count)]
     if rng.random() < 0.2:
         dy, gamma = _rounded_along(rows[0], rng)
-        pairs = [(rows[0], dy * 2.0**k) for k in range(count)]
-    else:
-        pairs = [(x, _along(x, rng)) for x in rows]
-        pairs = [(x, _hidden(dy, gamma, rng)) if hides else (x, dy) for x, dy in pairs]
+        return gamma, beta, [(rows[0], dy * 2.0**k) for k in range(count)]
+    pairs = [(x, _along(x, rng)) for x in rows]
+    return gamma, beta, [(x, _hidden(dy, gamma, rng)) if hides else (x, dy) for x, dy in pairs]
+
+
+def _next_rows(dy, x, gamma, count, rng):
+    """Return so many pairs near the best: near a single row, or near all rows of a sum."""
+    if len(x) == 1:
+        pair = x[0], dy[0]
+        return [pair, *(_moved(pair, gamma, rng) for _ in range(count - 1))]
+    return [_moved(p, gamma, rng) if rng.random() < 0.3 else p for p in zip(x, dy)]
+
+
+def climb(layer, target, D, start, rng, steps=STEPS):
+    """Return the largest fraction found on one climb, and its dy, x, gamma and beta."""
+    count = max(2, min(ROWS, VALUES // D))
+    gamma, beta, pairs = _first_rows(start, D, count, rng)
     best, found = 0.0, None
     for _ in range(steps):
         x, dy = (np.array(a) for a in zip(*pairs))
-        arrays = dy, x, gamma, beta
-        scores = _score(layer, arrays, target)
+        scores = _score(layer, (dy, x, gamma, beta), target)
         if scores.max() > best:
             best, k = scores.max(), scores.argmax()
-            rows = slice(k, k + 1) if single else slice(None)
+            # y and dx of a row are its own, a sum is of many rows
+            rows = slice(k, k + 1) if target < 2 else slice(None)
             found = dy[rows], x[rows], gamma, beta
         if found is None:
             break
         dy, x, gamma, beta = found
-        if single:
-            pairs = [(x[0], dy[0]), *(_moved((x[0], dy[0]), gamma, rng) for _ in range(count - 1))]
-        else:
-            pairs = [_moved(p, gamma, rng) if rng.random() < 0.3 else p for p in zip(x, dy)]
+        pairs = _next_rows(dy, x, gamma, count, rng)
         if rng.random() < 0.1:
             gamma = _change(gamma, rng)
     return best, found
