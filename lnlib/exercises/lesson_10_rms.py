@@ -38,6 +38,8 @@ RMS_FORWARD_TERMS = Terms(
 @mistakes("""
     rstd = 1 => x = x - x.mean(-1)[..., None]; rstd = 1  # this is LayerNorm: subtract no mean.
     np.mean(x * x => np.var(x  # the variance is in it. Nothing is centred: the mean of x**2.
+    np.mean(x * x, axis=-1, keepdims=True) => np.mean(x, axis=-1, keepdims=True) ** 2
+        this is the square of the mean; the mean of the squares is needed.
     np.mean => np.sum  # a sum where the mean of x**2 belongs: not divided by D.
     keepdims=True) + eps) => keepdims=True)) + eps  # eps is added to rstd, not inside the root.
     keepdims=True) + eps) => keepdims=True)) + NUMBER  # eps is added to rstd, and fixed at {}.
