@@ -16,7 +16,7 @@ SECOND_ORDER = 1.01  # covers products of two small numbers
 # OpenBLAS with AVX2 adds up squares in 32 lanes, and what is left of the last 32 one after the
 # other. It adds up several rows in 8 lanes, in strips of half the length, which is less deep.
 BLAS = 2 * blocked.STRIP // 32 + 5 + 31
-PAIRWISE = 48  # NumPy's sums of up to 2**37 numbers: eight lanes, blocks of 128
+PAIRWISE = 48  # NumPy's sums of up to 1e5 numbers: pairwise, or so in blocks of 8192
 
 
 def kernel_depth(D):

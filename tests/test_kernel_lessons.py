@@ -1,6 +1,7 @@
 """What lessons 08 and 09 say of compilers, messages and predicted speeds, held to what is so."""
 
 import functools
+import itertools
 import re
 
 import numpy as np
@@ -13,7 +14,8 @@ from lnlib.gpu import dispatch, residency
 
 PATHS = sorted(NOTEBOOKS.glob("0[89]_*.ipynb"))
 CELLS = [cell for path in PATHS for cell in cells_of(path)]
-PRINTED = "".join(o.get("text", "") for cell in CELLS for o in cell.get("outputs", []))
+SHOWN = [o["data"] for cell in CELLS for o in cell.get("outputs", []) if "data" in o]
+TABLES = "\n".join(data.get("text/markdown", "") for data in SHOWN)
 
 
 def test_race_messages_quote_the_lines_they_name():
@@ -107,18 +109,32 @@ def test_what_becomes_of_roots():
     assert found == ["rsqrt.approx.ftz", "sqrt.rn.ftz", "rcp.rn.ftz"]
 
 
-ARCHITECTURES = {"T4": "sm_75", "A100": "sm_80", "H100": "sm_90"}
+ARCHITECTURES = {"T4": "sm_75", "A100": "sm_80", "H200": "sm_90"}
 
 
 def test_what_is_held():
     """The cell's output varies with the compiler, and is stored: it must be of today's kernels."""
-    row = r"^([A-Z]\w+(?:, \w+)*) +(\d+) ((\w+?)(?:_columns)?<.*>) +(\d+) +(\d+) "
-    found = re.findall(row, PRINTED, flags=re.M)
+    row = r"^\| ([A-Z].*) \| (\w+) \| (\d+) \| (\d+) × (\d+) = (\d+) \| (\d+) \| (\w+) \|$"
+    found = re.findall(row, TABLES, flags=re.M)
     held = [(name, *rest) for names, *rest in found for name in names.split(", ")]
-    assert len(held) == 18
-    for gpu_name, D, instance, kernel, registers, blocks in held:
+    passes = itertools.product(ARCHITECTURES, ("forward", "backward"))
+    assert {line[:2] for line in held} == set(passes)
+    for gpu_name, kernel, registers, blocks, *counted, limited_by in held:
         arch = ARCHITECTURES[gpu_name]
-        chosen = dispatch.choose(kernel, int(D), 4, residency.LIMITS[arch].shared_per_block)
-        assert instance == chosen.expression
+        limits = residency.LIMITS[arch]
+        chosen = dispatch.choose(kernel, 4096, 4, limits.shared_per_block)
         asked = arch, chosen.threads, int(registers), chosen.shared_bytes
-        assert int(blocks) == residency.resident_blocks(*asked)[0]
+        assert residency.resident_blocks(*asked) == (int(blocks), limited_by)
+        expected = chosen.threads, int(blocks) * chosen.threads, limits.threads
+        assert tuple(map(int, counted)) == expected
+
+
+@needs_nvrtc
+@pytest.mark.parametrize("arch", ARCHITECTURES.values())
+def test_a_fence_also_empties_the_cache(arch):
+    """Lesson 09: perhaps no run shows that the second fence is missing."""
+    source, kernel = gpu.read_source(), "backward_single<32, 8, 4, 8, 2, IN_SHARED>"
+    CCTL = (0x98F,)
+    for fences in (2, 1, 0):
+        assert instructions(kernel, CCTL, source, arch, bits=12) == fences
+        source = source.replace("    __threadfence();", "", 1)
