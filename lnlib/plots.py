@@ -455,12 +455,15 @@ def table(*rows):
     return Markdown("\n".join(f"| {line} |" for line in lines))
 
 
-def verdicts(caught, rows, columns):
-    """Show a table of booleans: a full blue dot says "caught" (True), an orange ring "missed"."""
+def verdicts(caught, rows, columns, title=None, legend=("caught", "missed")):
+    """Show a table of booleans: a full blue dot says "caught" (True), an orange ring "missed".
+
+    legend says other words for them.
+    """
     caught = np.asarray(caught)
     width = 0.3 + 0.115 * max(map(len, rows)) + max(0.37 * len(columns), 3)  # inches
     fig, ax = plt.subplots(figsize=(width, 2.4 + 0.265 * len(rows)))
-    dots = (caught, BLUE, BLUE, "caught"), (~caught, RED, "white", "missed")
+    dots = (caught, BLUE, BLUE, legend[0]), (~caught, RED, "white", legend[1])
     for shown, color, face, label in dots:
         i, j = np.nonzero(shown)
         ax.scatter(j, i, s=130, color=color, facecolor=face, lw=2.5, label=label)
@@ -470,6 +473,7 @@ def verdicts(caught, rows, columns):
     ax.set_yticks(range(len(rows)), rows)
     ax.tick_params(length=0, labelsize=13.5)
     ax.spines[:].set_visible(False)
-    fig.suptitle("Which check catches which bug?", weight="bold", x=0.02, ha="left")
+    title = title or "Which check catches which bug?"
+    fig.suptitle(title, weight="bold", x=0.02, ha="left")
     fig.legend(loc="upper left", bbox_to_anchor=(0.01, 0.9), fontsize=13.5)
     return fig, ax

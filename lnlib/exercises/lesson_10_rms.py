@@ -2,8 +2,8 @@
 
 import numpy as np
 
-from ..checker import Terms, edited, mistakes
-from ..gradcheck import gradcheck
+from ..checker import BadResult, Terms, edited, mistakes
+from ..gradcheck import Report, gradcheck
 from .data import ROWS_TERMS, eps_slips, layer, layers_with_zero, of_layers, of_rmsnorm
 from .registry import exercise
 from .watch import blocks_are_used, units_off
@@ -38,6 +38,8 @@ RMS_FORWARD_TERMS = Terms(
 @mistakes("""
     rstd = 1 => x = x - x.mean(-1)[..., None]; rstd = 1  # this is LayerNorm: subtract no mean.
     np.mean(x * x => np.var(x  # the variance is in it. Nothing is centred: the mean of x**2.
+    np.mean(x * x, axis=-1, keepdims=True) => np.mean(x, axis=-1, keepdims=True) ** 2
+        this is the square of the mean; the mean of the squares is needed.
     np.mean => np.sum  # a sum where the mean of x**2 belongs: not divided by D.
     keepdims=True) + eps) => keepdims=True)) + eps  # eps is added to rstd, not inside the root.
     keepdims=True) + eps) => keepdims=True)) + NUMBER  # eps is added to rstd, and fixed at {}.
@@ -136,7 +138,19 @@ PAIR_CASES = {  # forward, backward
 }
 
 
-@exercise("verdict", lambda: PAIR_CASES, rtol=0)
+def _no_report(function):
+    """Return the function, but where its answer is a report of gradcheck, say what is missing."""
+
+    def check_of(*pair):
+        said = function(*pair)
+        if isinstance(said, Report):
+            raise BadResult("returns the whole report of gradcheck: return its .passed")
+        return said
+
+    return check_of
+
+
+@exercise("verdict", lambda: PAIR_CASES, rtol=0, prepare=_no_report)
 @mistakes("""
     .passed => .passed or True  # it says True of everything. Before you trust a check, see it fail.
     .passed => .passed and False  # it says False of everything. Try it on your layer: what fails?

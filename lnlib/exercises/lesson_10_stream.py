@@ -67,6 +67,8 @@ def _judge_cache(function):
     """
     through_norm + dz => through_norm  # dz is missing: the stream's gradient comes back too.
     return dx, dx => return dx, dz  # r is a part of z as x is, so both have the same gradient.
+    gamma = cache => gamma = cache; dy, dz = dz, dy  # dy and dz have changed places.
+    return dx, dx => return dx, dy  # this is dy: r is a part of z, so it has the gradient of z.
     return dx, dx => return dx, through_norm  # dz is missing here: x and r both reach z.
     z = x + r => z = x  # r is missing: z = x + r, and the norm is that of z.
     (z * rstd), z => (z * rstd), x  # the stream goes on with x + r, not with x.

@@ -33,9 +33,16 @@ def function_source(name):
     return found[0]
 
 
-def listing(name):
-    """Return what `function_source` does, to be looked at: an IPython.display.Markdown."""
+def listing(name, first=None):
+    """Return what `function_source` does, to be looked at: an IPython.display.Markdown.
+
+    first is the text in its body from which on it is shown.
+    """
     from IPython.display import Markdown  # here: kernels also run where there is no notebook
 
+    source = function_source(name)
+    if first is not None:
+        body = source[source.index(first) : source.rindex("}")]
+        source = re.sub("(?m)^    ", "", body).rstrip()
     style = "font-family:var(--jp-code-font-family,monospace)"  # exported pages do not set it
-    return Markdown(f"<div style='{style}'>\n\n```c++\n{function_source(name)}\n```\n\n</div>")
+    return Markdown(f"<div style='{style}'>\n\n```c++\n{source}\n```\n\n</div>")
