@@ -87,20 +87,19 @@ extern "C" void forward(const float *x, const float *gamma, const float *beta,
                         long N, long D, long stream) {
   stream = stream && whole_lines(y, D);
   for (long n = 0; n < N; n++, x += D, y += D) {
-    float m;
+    float m = mean_of_first(x, D < 64 ? D : 64);
     double rest, var;
-    auto centre = [&](float about) {
+    for (bool last = false;; last = true, m += rest) {
       Sum left, squares;
       auto add_up = [&](long d, int k, auto kind) {
-        auto xc = load(x + d, kind) - about;
+        auto xc = load(x + d, kind) - m;
         left.add(k, xc);
         squares.add(k, xc * xc);
       };
       each(D, add_up, left, squares);
-      m = about, rest = left.total / D, var = squares.total / D - rest * rest;
-    };
-    centre(mean_of_first(x, D < 64 ? D : 64));
-    if (2 * rest * rest > var) centre(m + rest); // it was a bad guess
+      rest = left.total / D, var = squares.total / D - rest * rest;
+      if (last || 2 * rest * rest <= var) break; // else it was a bad guess
+    }
     float lo = rest, r = 1 / sqrt(var + 1e-5);
     mean[n] = m, mean_lo[n] = lo, rstd[n] = r;
     each(D, [&](long d, int, auto kind) {
