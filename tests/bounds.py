@@ -16,16 +16,7 @@ SECOND_ORDER = 1.01  # covers products of two small numbers
 # OpenBLAS with AVX2 adds up squares in 32 lanes, and what is left of the last 32 one after the
 # other. It adds up several rows in 8 lanes, in strips of half the length, which is less deep.
 BLAS = 2 * blocked.STRIP // 32 + 5 + 31
-
-
-def pairwise_depth(D):
-    """Return the depth of NumPy's sum of D contiguous numbers: eight lanes, blocks of 128."""
-    if D < 8:
-        return D
-    if D <= 128:
-        return D // 8 - 1 + 3 + D % 8
-    half = D // 2 - D // 2 % 8
-    return 1 + max(pairwise_depth(half), pairwise_depth(D - half))
+PAIRWISE = 48  # NumPy's sums of up to 1e5 numbers: pairwise, or so in blocks of 8192
 
 
 def kernel_depth(D):
@@ -73,12 +64,14 @@ def bound(layer, dy, x, gamma, beta, eps=1e-5, blas=BLAS):
         n = blas
         after, N, products = 1, n + 1, n + 2
     else:
-        n = pairwise_depth(D)
+        n = PAIRWISE
         after, N, products = 1, n + 1, 2
     # Lemma 2: x - mean - rest is c, but for 2u of itself and a shift that all entries share
     first = N * U * (mu + C)
     exact = (mu >= 4 * D * C) & (D * N <= 2**22)
     shift = r * (np.where(exact, after * U * first, N * U * (C + first)) + U * C)
+    if layer == "reference":  # the second mean is added up in float64
+        shift = r * U * C
     offset = np.zeros_like(mu)  # what is left of the mean where products are added up, times r
     if layer == "blocked":
         plain = blocked.is_small(mu, mean(c * c), D)

@@ -109,6 +109,17 @@ def test_what_keeps_the_promise_for_biased_dy(kernel, missing):
     assert error_of_dx(dx, dy, cache) > 10 * AT_LARGE
 
 
+@pytest.mark.parametrize("kernel, array", [("backward", "gamma"), ("backward_looping", "x")])
+def test_only_a_large_mean_takes_a_second_sum(kernel, array):
+    """Each sum reads gamma; and x, where no registers hold it. So does what writes dx."""
+    dy, x, gamma, beta = arrays((5, 1200))
+    _, cache = gpu.emulate_forward(x, gamma, beta)
+    for mean, sums in ((0, 1), (10, 2)):
+        counts = {}
+        gpu.emulate_backward(dy + np.float32(mean - 0.5), cache, kernel=kernel, counts=counts)
+        assert counts[array].loaded == (sums + 1) * x.nbytes
+
+
 @pytest.mark.parametrize("D, width", [(100, 1), (300, 1), (2049, 1), (8190, 1), (100, 4), (300, 4)])
 def test_every_configuration_and_width(D, width):
     case = arrays((3, D), seed=D, offset=1e4)

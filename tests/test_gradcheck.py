@@ -541,6 +541,24 @@ def test_forward_that_is_not_analytic_is_named():
 # ---- Arguments and reports -----------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("seed", range(12))
+def test_forward_that_draws_at_random_is_named(seed):
+    """Dropout: by chance its differences agreed well enough to blame a right backward pass."""
+    rng = np.random.default_rng(seed)
+
+    def forward(x, gamma, beta):
+        y, cache = layer_norm_forward(x, gamma, beta)
+        kept = rng.random(y.shape) < 0.9
+        return y * kept, (kept, cache)
+
+    def backward(dy, cache):
+        return layer_norm_backward(dy * cache[0], cache[1])
+
+    for report in every_check(forward, backward, point((3, 40), offset=5, sigma=3, seed=seed)):
+        assert report.verdict == "cannot judge", report
+        assert "two calls" in report.unjudged["forward"]
+
+
 def test_sample_is_counted_and_repeatable():
     report = gradcheck(*LAYER, *point((2, 32, 64)), sample=np.int64(20))
     assert report.passed

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from oracle import assert_promise
 from test_gpu import LOOPING, ORDERS, arrays, emulate_backward_changed
+from test_promise import half_of_g_at_its_mean
 
 from lnlib import gpu
 from lnlib.gpu.dispatch import FORWARD
@@ -37,10 +38,12 @@ MUTANTS = {
     "a warp returns before the barrier": ("forward", SILENT, "    const int vectors = D / WIDTH;\n",
         "    const int vectors = D / WIDTH;\n    if (threadIdx.x >= 32) return;\n"),
     "one buffer for two sums": ("forward", RACE, "sum(xc), 1)", "sum(xc), 0)"),
-    "one buffer for both sums of a row": ("row_means", RACE, "block_sum<THREADS>(sums, 0)",
-        "make_float2(block_sum<THREADS>(sums.x, 0), block_sum<THREADS>(sums.y, 0))", 1),
-    "one buffer for dy and g": ("row_means", RACE, "block_sum<THREADS>(sums, 1)",
-        "block_sum<THREADS>(sums, 0)", 1),
+    "one buffer for both sums of a row": ("row_means", RACE,
+        "block_sum<THREADS>(make_float2(again.g, again.gx), 0)",
+        "make_float2(block_sum<THREADS>(again.g, 0), block_sum<THREADS>(again.gx, 0))"),
+    "one set of slots for both times": ("row_means", RACE,
+        "const float2 sums = block_sum<THREADS>(make_float2(again.g, again.gx), 0);",
+        "const Sums3 s = block_sum<THREADS>(again, 0); float2 sums = make_float2(s.g, s.gx);"),
     "first warp's sum only": ("forward", SILENT, "[lane % WARPS]", "[0]"),
     "slots past the warps": ("forward", r"index [23] is out of range", "[lane % WARPS]",
         "[lane % (2 * WARPS)]"),
@@ -95,9 +98,10 @@ MUTANTS = {
         "int groups = ROWS / 4;"),
     "means of the first row": ("backward_columns", SILENT, "means[n]", "means[0]"),
     "means of every block in one place": ("row_means", "blocks run in any order",
-        "means[blockIdx.x] = Means", "means[0] = Means"),
-    "end of a row counted twice": ("row_means", SILENT, "int i = held + threadIdx.x",
-        "int i = threadIdx.x", 1),
+        "means[blockIdx.x] = of", "means[0] = of"),
+    "vectors counted twice": ("row_means", SILENT,
+        "i += THREADS) {\n            const Vector<WIDTH> x_hat",
+        "i += THREADS / 8) {\n            const Vector<WIDTH> x_hat"),
     "rows of all blocks in each": ("backward_columns", "blocks run in any",
         "first = blockIdx.x / across;", "first = 0;"),
     "columns of the first block": ("backward_columns", SILENT,
@@ -106,7 +110,6 @@ MUTANTS = {
         "n += gridDim.x / across", "n += 1"),
     "what is lost is added twice": ("backward_columns", SILENT, "more = term - lost",
         "more = term + 1e6f * lost"),
-    "rest forgotten": ("backward_columns", SILENT, "(g - of.rest - x_hat", "(g - x_hat"),
     "columns past the end": ("backward_columns", "out of range|blocks run in any",
         "    if (i >= vectors)\n        return;\n    const Vector<WIDTH> gain",
         "    const Vector<WIDTH> gain"),
@@ -122,7 +125,13 @@ MUTANTS = {
         "n < rows; n += gridDim.x * ROWS", "n < rows; n += ROWS"),
     "last row forgotten": ("backward", SILENT, "n < rows; n += gridDim.x * ROWS",
         "n < rows - 1; n += gridDim.x * ROWS"),
-    "x_hat term forgotten": ("backward", SILENT, " - x_hat[v].at[j] * mean_gx", ""),
+    "x_hat term forgotten": ("backward", SILENT, " - x_hat.at[j] * of.gx", ""),
+    "gamma past the end": ("backward", r"gamma\[\d+\] is out of range",
+        "if (i < vectors)  // the padding", "if (true)  // the padding"),
+    "dx past the end": ("backward", "out of range|blocks run in any",
+        "        if (i < vectors)\n            dx[start", "            dx[start"),
+    "gamma's first vector for all": ("backward", SILENT, "wide(gamma[i]), d[v], x_hat[v], less",
+        "wide(gamma[0]), d[v], x_hat[v], less"),
     "first rows of partial sums only": ("column_sums", SILENT, "n < rows; n += THREADS / COLUMNS",
         "n < 1; n += THREADS / COLUMNS"),
     "overflow not noticed": ("forward", SILENT, "square < 3e38f", "true"),
@@ -182,3 +191,55 @@ def test_mutant_is_caught(name, order):
 def test_the_source_itself_passes_the_same_test(kernel):
     case, results = both_passes(kernel, SOURCE, "reverse")
     assert_promise(results, *case)
+
+
+def far(level=1.3, size=1.0):
+    """Return rows in which the mean of dy is 1000 times its spread, and gamma is constant."""
+    dy, x, gamma, beta = arrays((7, 1100))
+    return [a.astype(np.float32) for a in (size * (dy + 1e3), x, 0 * gamma + level, beta)]
+
+
+def around_0():
+    dy, *others = arrays((7, 1100))
+    return [dy - dy.mean(axis=-1, keepdims=True), *others]
+
+
+def rounded_alike():
+    dy, x, gamma = half_of_g_at_its_mean(2048)
+    return [a.astype(np.float32) for a in (dy[None], x[None], gamma, gamma)]
+
+
+# What a row's backward pass takes for the mean of g, in rows of several warps.
+OF_MEANS = {  # name: rows that show it, what the emulator says, text, replacement
+    "second sum never": (far, SILENT, "in_range && limit * mean * mean <= var", "true"),
+    "limit for all lengths": (rounded_alike, SILENT, "fmaxf(2, 1 / (36 * one_over_D))", "2"),
+    "squares of dy": (lambda: far(level=0.1), SILENT, "sum(product(g, g))", "sum(product(d, d))"),
+    "squares that vanish": (lambda: far(size=1e-23), SILENT,
+        "in_range = square > 1e-30f && ", "in_range = "),
+    "squares that overflow": (lambda: far(size=1e15), SILENT, " && square < 3e38f;", ";"),
+    "rest forgotten": (far, SILENT, "(g - of.rest - x_hat", "(g - x_hat"),
+    "mean left in the second sum": (far, SILENT, "d.at[j], -less)", "d.at[j], 0)"),
+    "one buffer for all rows": (around_0, RACE, "        buffer = 1 - buffer;\n", ""),
+    "one set of slots": (far, RACE, "const Sums3 again = sums_without(mean);",
+        "const Sums3 again = block_sum<THREADS>(sums_without(mean), buffer);"),
+}  # fmt: skip
+
+
+def backward_of(case, source, order):
+    """Run both passes, with a source for the backward kernel."""
+    y, cache = gpu.emulate_forward(*case[1:])
+    return y, *emulate_backward_changed(source, "backward", case[0], cache, order)
+
+
+@pytest.mark.parametrize("name, order", [(m, ORDERS[k % 3]) for k, m in enumerate(OF_MEANS)])
+def test_mutant_of_the_means_is_caught(name, order):
+    rows, message, *change = OF_MEANS[name]
+    case = rows()
+    assert_promise(backward_of(case, SOURCE, order), *case)
+    if message is SILENT:
+        results = backward_of(case, mutate(*change), order)
+        with pytest.raises(AssertionError):
+            assert_promise(results, *case)
+    else:
+        with pytest.raises(gpu.EmulationError, match=message):
+            backward_of(case, mutate(*change), order)

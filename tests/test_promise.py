@@ -118,6 +118,23 @@ def test_x_hat_with_a_mean_and_g_with_a_mean(layer):
     assert fractions(layer.both(*arrays), *arrays)[1].max() <= AT_LARGE
 
 
+@layers
+def test_sums_that_are_rounded_one_way(layer):
+    """Each addition of NumPy's lanes is half way between two numbers, and rounded to the sums'.
+
+    So the computed mean is 0, and the mean is 6u of the spread.
+    """
+    sums = np.arange(17) * (1 + 2.0**-6)
+    half = np.spacing(sums[1:].astype(np.float32)).astype(float) / 2
+    half[0] = 0
+    rounded_up, rounded_down = np.diff(sums) - half, np.diff(sums) + half
+    x = np.concatenate([np.tile(np.repeat(v, 8), 4) for v in (rounded_up, -rounded_down)])[None]
+    gamma = np.full(x.shape[1], 1.2345)
+    arrays = [a.astype(np.float32) for a in (np.sign(x), x, gamma, 0 * gamma)]
+    y, dx, *_ = fractions(layer.both(*arrays), *arrays)
+    assert max(y.max(), dx.max()) <= AT_LARGE
+
+
 def hidden_by_gamma(D, size, ones, rng):
     """Return arrays with gamma 1, and dy of a given size, in some entries; elsewhere gamma is 0.
 
@@ -184,7 +201,7 @@ def half_of_g_at_its_mean(D):
     dy, x, gamma = bulk_rounded_along_x_hat(D)
     half = D // 2
     x[half:], gamma[half:], x[0] = 0, 1, (D / 2) ** 0.5
-    dy[half:] = dy[0] + 2 * np.where(np.arange(D - half) % 2, 1, -1)
+    dy[half:] = dy[0] + 2.1 * np.where(np.arange(D - half) % 2, 1, -1)
     dy[2:4], gamma[2:4] = dy[0], 1
     return dy, x, gamma
 
@@ -249,7 +266,7 @@ def test_rows_built_against_the_order_of_additions():
 def test_the_bound_on_the_page_is_this_one():
     """Lesson 05 has the reference's bound, without what the other layers need."""
     cells = cells_of(NOTEBOOKS / "05_every_digit.ipynb")
-    names = "mean", "largest", "sizes_of", "roundings", "parts", "bound_dx"  # one in each cell
+    names = "mean", "largest", "parts", "bound_dx"  # one in each cell
     sources = [c.source for c in cells if any(f"def {name}(" in c.source for name in names)]
     page = {"np": np, "math": math, "exact": None}
     for source in sources:
@@ -262,4 +279,4 @@ def test_the_bound_on_the_page_is_this_one():
             dy, x, gamma, beta = (a.astype(np.float32).astype(np.float64) for a in arrays)
             pages = page["bound_y"](x, gamma, beta), page["bound_dx"](dy, x, gamma)
             for ours, theirs in zip(bound("reference", dy, x, gamma, beta), pages):
-                assert np.allclose(ours, theirs[:, 0], rtol=1e-9, atol=0)
+                assert np.allclose(ours, theirs[:, 0], rtol=1e-7, atol=0)

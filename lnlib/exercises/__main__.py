@@ -232,12 +232,12 @@ def main():
     line = f"{{:{max(map(len, whose))}}}  {{:8}}  {{:22}}  {{:11}}  {{:.100}}".format
     sys.stdout.reconfigure(errors="replace")
     with open(given.csv or os.devnull, "w", newline="", encoding="utf-8") as file:
-        for row in table(whose, paths, given.seconds, given.jobs):
+        for row in grades(whose, paths, given.seconds, given.jobs):
             csv.writer(file).writerow(row)
             print(line(*row).rstrip(), flush=True)
 
 
-def table(whose, paths, seconds, jobs):
+def grades(whose, paths, seconds, jobs):
     """Yield the rows of the table, its head first, while notebooks are graded.
 
     Parameters

@@ -16,6 +16,7 @@ def _agreement_cases():
     noise = rng.uniform(-1, 1, m.shape)  # (4, 5, 6)
     one = np.zeros(m.shape)  # (4, 5, 6)
     one[1, 4, 2] = 6e-6
+    uneven = np.abs(m) * np.where(np.arange(5) == 2, 1e-3, 1)[:, None]  # (4, 5, 6)
     spoilt, zero = np.where(one, np.nan, m), np.where(one, 0, m)  # (4, 5, 6) each
     return {
         "arrays that agree to nine digits": (m * (1 + 1e-9 * noise), m, 1e-8),
@@ -23,6 +24,7 @@ def _agreement_cases():
         "one entry that is too small": (m - one, m, 1e-6),
         "a measured entry of 0 and a computed one of 1e-12": (zero + 1e-12, zero, 1e-8),
         "a largest entry that is negative": (m + 2.4e-6 * np.sign(noise), m, 1e-6),
+        "rows of small entries beside larger ones": (uneven + 2.4e-6 * noise, uneven, 1e-6),
         "a NaN in computed": (spoilt, m, 1e-8),
         "a NaN in measured": (m, spoilt, 1e-8),
         "a NaN, with the rest 10 % too large": (1.1 * spoilt, m, 1e-8),
@@ -48,6 +50,8 @@ def _over_both(a, b):
     np.max(np.abs(measured)) => (np.linalg.norm(computed) + np.linalg.norm(measured))
         a sum of squares dilutes one wrong entry, and the sum below the line halves the quotient.
     )) / np.max(np.abs(measured)) => ) / np.abs(measured))  # element-wise: one entry of 0 fails.
+    )) / np.max(np.abs(measured)) => ) / np.max(np.abs(measured), axis=-1, keepdims=True))
+        each row relative to its own largest entry: take the largest of all entries.
     bool(error <= rtol) => np.allclose(computed, measured, rtol)  # np.allclose has an atol of 1e-8.
     np.abs(computed - measured) => computed - measured  # no abs: entries that are too small pass.
     np.abs(measured) => measured  # no abs: the largest |measured| may be a negative entry.

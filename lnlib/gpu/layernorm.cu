@@ -10,8 +10,8 @@
 // have arrived). Blocks work independently of each other. threadIdx.x and blockIdx.x tell a thread
 // who it is.
 //
-// Every pointer below points into global memory: large, far away, and here the only thing that
-// costs time. So the aim is to touch it as little as possible: read x once, write y once.
+// The arrays that a kernel is given lie in global memory: large, far away, and here what costs most
+// of the time. So the aim is to touch it as little as possible: read x once, write y once.
 //
 // THREADS threads work on one row at a time. The row is cut into vectors of WIDTH numbers, and
 // thread t of the row owns vectors t, t + THREADS, t + 2 * THREADS, ...: neighbours read neighbours
@@ -387,7 +387,7 @@ struct Means { float mean, rest, gx; };
 
 // From a function that gives this thread's part of the sums. The mean needs no second sum where it
 // is small beside the spread of g. If all its parts in the products are rounded the same way, an
-// outlier of x_hat multiplies what that leaves by up to sqrt(D): so the limit falls with D.
+// outlier of x_hat multiplies what that leaves by up to sqrt(D): so `limit` grows with D.
 template <int THREADS, class F>
 __device__ Means means_of(F sums_without, float one_over_D, int buffer)
 {
@@ -473,7 +473,7 @@ __global__ void __launch_bounds__(THREADS) backward_atomic(
 // are short one in every warp. It adds its rows up on the chip and writes one row of partial sums:
 // dgamma's D columns, then dbeta's. Every thread has sums of its own, for the columns it owns: no
 // barrier, no atomics. Where a multiprocessor has much shared memory, the sums are kept there, and
-// the registers hold more of x_hat and dy; where it has little, the sums are in registers, too.
+// the registers hold more of x_hat and dy; else the sums are in registers, and ROWS must be 1.
 enum Sums { IN_SHARED, IN_REGISTERS };
 
 // Adds a row to this thread's sums, four at a time (16 bytes of shared memory): those of dgamma,

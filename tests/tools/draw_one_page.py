@@ -70,7 +70,7 @@ DANGERS = (  # what goes wrong, for which data, the remedy in words and in code
     ("x far from zero", "mean = 10⁵ spreads",
      "Centre, then centre what is left.", "xc -= xc.mean(…)"),
     ("dy far from zero", "mean = 10⁴ spreads",
-     "Centre dy before γ multiplies it.", "g = gamma * (dy - mean) + …"),
+     "Centre γ dy before it is rounded.", "gamma.astype(np.float64) * dy"),
     ("Long sums", "10⁶ rows",
      "Add up in float64.", "dy.sum(…, dtype=np.float64)"),
     ("Squares out of range", "x near 10²⁵",

@@ -4,11 +4,12 @@ Writes notebooks/recorded/training.json, in about a quarter of an hour on one co
 experiments: "factors", the network with and without LayerNorm, with default and with He weights,
 gamma and beta learned or frozen, over rates and seeds; "adam", four of these networks trained by
 Adam; "museum" and "museum, long", the network with LayerNorm and each wrong backward pass of
-lnlib.bugs, from smaller rates on; and "long", the loss and the drift after each of 30 epochs, with
-and without the mean term of dx. Lesson 11 shows the functions from LayerNorm to train, word for
-word, reads the experiments from the file, and trains a sample of them again.
+lnlib.bugs, from smaller rates on; and "long", the loss and the drift after each of 30 epochs, most
+of them with and without the mean term of dx. Lesson 11 shows the functions from LayerNorm to train,
+word for word, reads the experiments from the file, and trains a sample of them again.
 
-With --missing only bugs that the file lacks are trained, and bugs that are gone are dropped.
+With --missing only bugs and long runs that the file lacks are trained, and those that are gone are
+dropped.
 """
 
 import argparse
@@ -142,10 +143,15 @@ LONG = {
     "right": {},
     "no mean term": NO_MEAN_TERM,
     "no mean term, no drift": NO_MEAN_TERM | {"gradients": without_drift},
+    "right, He": {"scale": HE, "rate": 0.3},
     "no mean term, He": NO_MEAN_TERM | {"scale": HE, "rate": 0.3},
+    "right, He, rate 0.1": {"scale": HE},
+    "no mean term, He, rate 0.1": NO_MEAN_TERM | {"scale": HE},
+    "no mean term, wide": NO_MEAN_TERM | {"width": 96},
     "no mean term, Adam": NO_MEAN_TERM | {"adam": True, "rate": 0.003},
     "no mean term, no drift, Adam": NO_MEAN_TERM
     | {"gradients": without_drift, "adam": True, "rate": 0.003},
+    "without, Adam": {"backward": None, "adam": True, "rate": 0.003},
 }
 
 
@@ -182,16 +188,14 @@ def run(seed, rate, scale=1, backward=layer_norm_backward, frozen=False, adam=Fa
     return {"accuracy": accuracy, "loss": [before, after]}
 
 
-def long_run(
-    seed, rate=0.1, scale=1, backward=layer_norm_backward, gradients=run_backward, adam=False
-):
+def long_run(seed, rate=0.1, gradients=run_backward, adam=False, **setting):
     """Train one network for 30 epochs; return its loss and its drift, (31,) each.
 
     They are measured before the training and after each epoch. The drift says how far the means
     of the rows of W have moved since the start, as a share of the spread around these means: the
     root mean square over the second to eighth W.
     """
-    net, batches, losses, drifts = network(seed, scale, backward), itertools.count(), [], []
+    net, batches, losses, drifts = network(seed, **setting), itertools.count(), [], []
     first = [W.mean(axis=1, keepdims=True) for W in net[0]]
     if adam:
         steps = adams()
@@ -253,20 +257,22 @@ def record(day):
             "adam": {"rates": ADAM_RATES, "runs": adam},
             "museum": {"rates": MUSEUM_RATES, "runs": {}},
             "museum, long": {"runs": {}},
-            "long": {
-                name: [long_run(seed, **each) for seed in SEEDS] for name, each in LONG.items()
-            },
+            "long": {},
         }
     )
 
 
 def with_missing(stored):
-    """Return what is stored, with the bugs that it lacks, and without those that are gone."""
+    """Return what is stored, with the runs that it lacks, and without those that are gone."""
     short, long = stored["museum"]["runs"], stored["museum, long"]["runs"]
     short = {name: short.get(name) or runs(each, MUSEUM_RATES) for name, each in MUSEUM.items()}
     long = {name: long.get(name) or longer(name, short[name]) for name in MUSEUM}
     found = {"museum": stored["museum"] | {"runs": short}, "museum, long": {"runs": long}}
-    return stored | found
+    drifting = {
+        name: stored["long"].get(name) or [long_run(seed, **each) for seed in SEEDS]
+        for name, each in LONG.items()
+    }
+    return stored | found | {"long": drifting}
 
 
 def written(stored):
