@@ -55,10 +55,10 @@ struct Sum {
 };
 
 // Call f(d, k, kind) for the places 0 to D - 1 of a row: for vectors, of which four (k) stand side
-// by side, then for each number that is left over. The sums are folded every 1024 places.
+// by side, then for each number that is left over. The sums are folded after 16 additions.
 template <class F, class... Sums> static inline void each(long D, F f, Sums &...sums) {
   for (long d = 0, end; d < D;) {
-    end = d + 1024 < D ? d + 1024 : D;
+    end = d + 64 * W < D ? d + 64 * W : D;
     for (; d + 4 * W <= end; d += 4 * W) {
       f(d, 0, Wide());
       f(d + W, 1, Wide());
@@ -98,7 +98,7 @@ extern "C" void forward(const float *x, const float *gamma, const float *beta,
       };
       each(D, add_up, left, squares);
       rest = left.total / D, var = squares.total / D - rest * rest;
-      if (last || 2 * rest * rest <= var) break; // else it was a bad guess
+      if (last || 8 * rest * rest <= var) break; // else it was a bad guess
     }
     float lo = rest, r = 1 / sqrt(var + 1e-5);
     mean[n] = m, mean_lo[n] = lo, rstd[n] = r;
