@@ -20,6 +20,9 @@ constexpr long W = 4;
 constexpr long W = 4;
 #define STREAM(p, v) (*(Wide *)(p) = (v))
 #endif
+#ifndef FETCH // ask for memory that is needed soon
+#define FETCH(p) __builtin_prefetch(p)
+#endif
 typedef float Wide __attribute__((vector_size(4 * W), aligned(4), may_alias));
 
 static inline Wide load(const float *p, Wide) { return *(const Wide *)p; }
@@ -52,10 +55,10 @@ struct Sum {
 };
 
 // Call f(d, k, kind) for the places 0 to D - 1 of a row: for vectors, of which four (k) stand side
-// by side, then for each number that is left over. The sums are folded every 1024 places.
+// by side, then for each number that is left over. The sums are folded after 16 additions.
 template <class F, class... Sums> static inline void each(long D, F f, Sums &...sums) {
   for (long d = 0, end; d < D;) {
-    end = d + 1024 < D ? d + 1024 : D;
+    end = d + 64 * W < D ? d + 64 * W : D;
     for (; d + 4 * W <= end; d += 4 * W) {
       f(d, 0, Wide());
       f(d + W, 1, Wide());
@@ -73,27 +76,10 @@ extern "C" void copy(const float *x, float *y, long N, long D, long stream) {
   each(N * D, [&](long d, int, auto kind) { store(y + d, load(x + d, kind), stream); });
 }
 
-// Two experiments of lesson 07: gain and shift in one pass, and sums of rows in so many parts.
-extern "C" void gain_and_shift(float *y, const float *gamma, const float *beta, long N, long D) {
-  for (long n = 0; n < N; n++, y += D)
-    each(D, [&](long d, int, auto kind) {
-      store(y + d, load(y + d, kind) * load(gamma + d, kind) + load(beta + d, kind), false);
-    });
-}
-typedef float Eight __attribute__((vector_size(32), aligned(4), may_alias));
-extern "C" void sum_rows(const float *x, float *sums, long N, long D, long parts) {
-  for (long n = 0; n < N; n++, x += D) {
-    Sum sum;
-    Eight part = {};
-    if (parts == 1)
-      for (long d = 0; d < D; d++) sum.rest += x[d];
-    else if (parts == 8)
-      for (long d = 0; d < D; d += 8) part += *(const Eight *)(x + d); // D is a multiple of 8
-    else
-      each(D, [&](long d, int k, auto kind) { sum.add(k, load(x + d, kind)); }, sum);
-    for (int k = 0; k < 8; k++) sum.total += part[k];
-    sums[n] = sum.total + sum.rest;
-  }
+static inline float mean_of_first(const float *x, long few) {
+  Sum sum;
+  each(few, [&](long d, int k, auto kind) { sum.add(k, load(x + d, kind) - x[0]); }, sum);
+  return x[0] + sum.total / few;
 }
 
 extern "C" void forward(const float *x, const float *gamma, const float *beta,
@@ -101,21 +87,23 @@ extern "C" void forward(const float *x, const float *gamma, const float *beta,
                         long N, long D, long stream) {
   stream = stream && whole_lines(y, D);
   for (long n = 0; n < N; n++, x += D, y += D) {
-    Sum sum, left, squares;
-    auto add_up = [&](long d, int k, auto kind) {
-      sum.add(k, load(x + d, kind) - x[0]);
-    };
-    each(D, add_up, sum);
-    float m = mean[n] = x[0] + sum.total / D;
-    auto centre = [&](long d, int k, auto kind) {
-      auto xc = load(x + d, kind) - m;
-      left.add(k, xc);
-      squares.add(k, xc * xc);
-    };
-    each(D, centre, left, squares);
-    float lo = mean_lo[n] = left.total / D;
-    float r = rstd[n] = 1 / sqrt(squares.total / D - lo * lo + 1e-5);
+    float m = mean_of_first(x, D < 64 ? D : 64);
+    double rest, var;
+    for (bool last = false;; last = true, m += rest) {
+      Sum left, squares;
+      auto add_up = [&](long d, int k, auto kind) {
+        auto xc = load(x + d, kind) - m;
+        left.add(k, xc);
+        squares.add(k, xc * xc);
+      };
+      each(D, add_up, left, squares);
+      rest = left.total / D, var = squares.total / D - rest * rest;
+      if (last || 8 * rest * rest <= var) break; // else it was a bad guess
+    }
+    float lo = rest, r = 1 / sqrt(var + 1e-5);
+    mean[n] = m, mean_lo[n] = lo, rstd[n] = r;
     each(D, [&](long d, int, auto kind) {
+      FETCH(x + D + d); // the next row
       auto x_hat = ((load(x + d, kind) - m) - lo) * r;
       auto gain = load(gamma + d, kind), shift = load(beta + d, kind);
       store(y + d, x_hat * gain + shift, stream);
@@ -151,6 +139,8 @@ extern "C" void backward(const float *dy, const float *x, const float *gamma, co
     each(D, add_up, g_sum, g_xc);
     float level = r * (g_sum.total / D), slope = r * (r * (r * (g_xc.total / D)));
     each(D, [&](long d, int, auto kind) {
+      FETCH(x + D + d);
+      FETCH(dy + D + d);
       store(dx + d, r * g(d, kind) - level - slope * xc(d, kind), stream);
     });
     if (n % 16 == 15 || n == N - 1) {
