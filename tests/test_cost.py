@@ -16,14 +16,8 @@ VARIANTS = "textbook", "reference", "blocked"
 SHAPES = [(4096, 256), (3000, 1024)]
 
 
-def around_zero(shape, dtype):
-    """Return data of which `lnlib.blocked` needs to centre nothing."""
-    dy, *others = data(shape, dtype)
-    return dy - dy.dtype.type(0.5), *others
-
-
 def traced_passes(variant, N, D, dtype=np.float32, mean_of_dy=0, offset=0):
-    dy, x, gamma, beta = around_zero((N, D), dtype)
+    dy, x, gamma, beta = bench.random_arrays((N, D), dtype)
     dy, x = dy + dtype(mean_of_dy), x + dtype(offset)
     layer = LAYERS[variant]
     (_, cache), first = trace(layer.forward, x, gamma, beta)
@@ -88,7 +82,7 @@ BUFFER = max(peak_of(np.sum, np.ones((64, 512)), axis=0)[1] - 2**13, 0)
 @pytest.mark.parametrize("N, D", SHAPES)
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_peak_memory(variant, N, D, dtype):
-    dy, x, gamma, beta = around_zero((N, D), dtype)
+    dy, x, gamma, beta = bench.random_arrays((N, D), dtype)
     for out in (False, True) if variant == "blocked" else (False,):
         options = {"out": np.empty_like(x)} if out else {}
         (_, cache), first = peak_of(LAYERS[variant].forward, x, gamma, beta, **options)

@@ -182,16 +182,11 @@ def test_one_huge_gamma(layer, size):
 FLOATS = (1 + np.arange(2**14) * 2.0**-23).astype(np.float32)
 
 
-def rounded_up_and_down(factor):
-    """Return two neighbours of 1, whose products with factor are rounded most up and most down."""
-    off = FLOATS * factor - FLOATS.astype(float) * float(factor)
-    return FLOATS[off.argmax()], FLOATS[off.argmin()]
-
-
 def bulk_rounded_along_x_hat(D):
     """Most g are alike, but gamma makes their rounding errors follow x. It hides the others."""
     v, even = np.float32(1 + 613 * 2.0**-23), np.arange(D) % 2 == 0
-    gamma, x, dy = np.where(even, *rounded_up_and_down(v)), np.where(even, 1.0, -1), np.full(D, v)
+    gamma = np.where(even, *adversary.rounded_up_and_down(v, FLOATS))
+    x, dy = np.where(even, 1.0, -1), np.full(D, v)
     x[0], gamma[2:4], dy[2:4], x[2:4] = D**0.5, 0, (2.0**23, -(2.0**23)), 0
     return dy, x, gamma
 
@@ -209,7 +204,7 @@ def half_of_g_at_its_mean(D):
 def mean_of_x_below_its_spread(D):
     """x is its mean but for two outliers; where x_hat is 0, rounding errors of g * x add up."""
     m, up_and_down = np.float32(0.69), np.arange(D) % 2 == 0
-    up, down = rounded_up_and_down(m)
+    up, down = adversary.rounded_up_and_down(m, FLOATS)
     x, dy = np.full(D, m), np.where(up_and_down, up, -down)
     x[:2] += np.array([1, -1]) * (D / 2) ** 0.5
     dy[:2] = 0

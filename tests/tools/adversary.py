@@ -127,6 +127,12 @@ def _hidden(dy, gamma, rng):
     return dy
 
 
+def rounded_up_and_down(factor, floats):
+    """Return two of the floats: their products with factor are rounded most up, and most down."""
+    off = floats * factor - floats.astype(float) * float(factor)
+    return floats[off.argmax()], floats[off.argmin()]
+
+
 def _rounded_along(x, rng):
     """Return dy and gamma with like products, rounded up where x is large and down elsewhere.
 
@@ -134,8 +140,7 @@ def _rounded_along(x, rng):
     """
     floats = (1 + rng.integers(2**22, size=4096) * 2.0**-23).astype(np.float32)
     v = rng.choice(floats)
-    off = floats * v - floats.astype(float) * float(v)
-    gamma = np.where(x > x.mean(), floats[off.argmax()], floats[off.argmin()]).astype(float)
+    gamma = np.where(x > x.mean(), *rounded_up_and_down(v, floats)).astype(float)
     dy, few = np.full(len(x), float(v)), rng.integers(len(x), size=(2, rng.integers(3)))
     gamma[few], dy[few[0]], dy[few[1]] = 0, 2.0**23, -(2.0**23)
     return dy, gamma
