@@ -19,7 +19,6 @@ ARROWS = {  # part of lnlib: the parts that it may import, besides itself
     "checker": set(),
     "emulator": set(),
     "compiled": {"emulator"},  # which finds a C++ compiler
-    "meter": {"core"},
     "gpu": {"core", "emulator"},
     "exercises": {"core", "checker", "gpu"},
 }

@@ -10,8 +10,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ..bench import medians
-from ..trace import trace
+from .bench import medians
+from .trace import trace
 
 
 class Sweep(NamedTuple):
