@@ -33,16 +33,16 @@ def function_source(name):
     return found[0]
 
 
-def listing(name, first=None):
+def listing(name, first=None, last="}"):
     """Return what `function_source` does, to be looked at: an IPython.display.Markdown.
 
-    first is the text in its body from which on it is shown.
+    Given first, a text in its body: only from there on, up to where the text last stands last.
     """
     from IPython.display import Markdown  # here: kernels also run where there is no notebook
 
     source = function_source(name)
     if first is not None:
-        body = source[source.index(first) : source.rindex("}")]
+        body = source[source.index(first) : source.rindex(last)]
         source = re.sub("(?m)^    ", "", body).rstrip()
     style = "font-family:var(--jp-code-font-family,monospace)"  # exported pages do not set it
     return Markdown(f"<div style='{style}'>\n\n```c++\n{source}\n```\n\n</div>")
