@@ -1,5 +1,7 @@
 """The course as a book: sphinx-build -c notebooks/book notebooks _build/html."""
 
+import ast
+import json
 import os
 from pathlib import Path
 
@@ -16,7 +18,7 @@ myst_heading_anchors = 3
 
 html_theme = "sphinx_book_theme"
 html_static_path = ["static"]
-html_css_files = ["phone.css"]
+html_css_files = ["folded.css", "phone.css"]
 html_js_files = ["phone.js"]
 html_theme_options = {
     "show_toc_level": 2,
@@ -49,6 +51,32 @@ def open_prepared_pages(app, page, template, context, document):
                 button["url"] = button["url"].replace("/blob/main/", "/blob/colab/")
 
 
+def what_is_folded(cell):
+    """Return what stands beside the triangle that unfolds a cell's code."""
+    tree = ast.parse("".join(cell["source"]))
+    functions = [node.name for node in tree.body if isinstance(node, ast.FunctionDef)]
+    if any("image/png" in output.get("data", {}) for output in cell["outputs"]):
+        return "Code of the figure"
+    if functions:
+        return f"Code: {', '.join(functions)}"
+    checks = any(isinstance(node, ast.Assert) for node in ast.walk(tree))
+    return "Checks" if checks and not cell["outputs"] else "Code"
+
+
+def name_folded_cells(app, page, source):
+    """Say for each folded cell what it holds, in place of "Show code cell source"."""
+    if not Path(app.env.doc2path(page)).suffix == ".ipynb":
+        return
+    notebook = json.loads(source[0])
+    for cell in notebook["cells"]:
+        if "hide-input" in cell["metadata"].get("tags", []):
+            prompt = what_is_folded(cell)
+            shown = {"code_prompt_show": prompt, "code_prompt_hide": prompt}
+            cell["metadata"].setdefault("mystnb", {}).update(shown)
+    source[0] = json.dumps(notebook)
+
+
 def setup(app):
     """Register what this book adds to Sphinx."""
+    app.connect("source-read", name_folded_cells)
     app.connect("html-page-context", open_prepared_pages, priority=600)  # after the theme's
