@@ -147,7 +147,9 @@ LONG = {
     "no mean term, He": NO_MEAN_TERM | {"scale": HE, "rate": 0.3},
     "right, He, rate 0.1": {"scale": HE},
     "no mean term, He, rate 0.1": NO_MEAN_TERM | {"scale": HE},
+    "right, wide": {"width": 96},
     "no mean term, wide": NO_MEAN_TERM | {"width": 96},
+    "right, Adam": {"adam": True, "rate": 0.003},
     "no mean term, Adam": NO_MEAN_TERM | {"adam": True, "rate": 0.003},
     "no mean term, no drift, Adam": NO_MEAN_TERM
     | {"gradients": without_drift, "adam": True, "rate": 0.003},
