@@ -48,7 +48,9 @@ def _training_inputs():
     (y - target) / len(rows) => (target - y) / len(rows)  # "
     W - rate * => W -  # the step is the gradient; it is rate times the gradient.
     W = W - => _ = W -
-        W never changes: each step starts from the W that the step before it has made.
+        each step must go forward with the W that the step before it has made.
+    lengths, losses = [], [] => lengths, losses, y = [], [], layer.forward(rows @ W)
+    y = layer.forward(rows @ W) => y = y  # "
     lengths, losses = [], [] => lengths, losses, start = [], [], W
     W = W - => W = start -
         each step starts from the first W; it starts from the W that the step before it has made.
@@ -90,7 +92,7 @@ def _training_inputs():
     / (2 * len(rows))) => / y.size)  # the mean over all entries; the loss is the sum over 2 * N.
 """)
 def train_one_layer(rows, W, target, layer, rate, steps):
-    """Return the lengths of W and the losses, (steps,) each, as they are before each step."""
+    """Return lengths of W and losses before each step, (steps,) each."""
     lengths, losses = [], []
     for _ in range(steps):
         y = layer.forward(rows @ W)  # (N, D)
