@@ -477,3 +477,41 @@ def verdicts(caught, rows, columns, title=None, legend=("caught", "missed")):
     fig.suptitle(title, weight="bold", x=0.02, ha="left")
     fig.legend(loc="upper left", bbox_to_anchor=(0.01, 0.9), fontsize=13.5)
     return fig, ax
+
+
+def band(ax, x, values, label, marker, color):
+    """Draw the median of some seeds as a line, and the range of all; values: (len(x), seeds)."""
+    low, high = values.min(axis=1), values.max(axis=1)
+    ax.fill_between(x, low, high, color=color, alpha=0.18, lw=0)
+    ax.plot(x, np.median(values, axis=1), marker + "-", color=color, label=label)
+
+
+def trained_bugs(panels, names, group, last):
+    """Draw, for lesson 11, the test accuracies of the networks that were trained with each bug.
+
+    Parameters
+    ----------
+    panels : dict of str to dict
+        A title -> {name: the accuracies of some seeds, in percent}; all have the name "right".
+    names : list of str
+        One for each row, from above; the first is "right".
+    group : callable
+        (a panel's dict, a name) -> 0, 1 or 2: which mark its seeds get.
+    last : str
+        The name of a bug that stops with an error, for the last row.
+    """
+    kinds = ("o", GREEN), ("s", RED), ("X", BLACK)
+    fig, axes = plt.subplots(1, len(panels), figsize=(7.4, 6.8), sharey=True)
+    for ax, (title, found) in zip(axes, panels.items()):
+        ax.axvspan(min(found["right"]), max(found["right"]), color=GREEN, alpha=0.2, lw=0)
+        ax.axvline(10, color=GREY, ls=":")
+        ax.axhline(0.5, color=GREY, lw=1)
+        for k, name in enumerate(names):
+            marker, color = kinds[group(found, name)]
+            rows = k + np.linspace(-0.3, 0.3, len(found[name]))  # one height for each seed
+            ax.plot(np.sort(found[name]), rows, marker, ms=6, color=color, mec="white", mew=0.5)
+        ax.set(xlim=(0, 102), xticks=[10, 50, 90], xlabel="test accuracy (%)", title=title)
+        ax.text(13, len(names), "stops with an error", va="center", fontsize=12)
+        ax.set_ylim(len(names) + 0.6, -0.6)
+    axes[0].set_yticks(range(len(names) + 1), [*names, last])
+    return fig, axes

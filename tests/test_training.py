@@ -8,7 +8,9 @@ import pytest
 import train
 from execute_notebooks import cells_of
 
+from lnlib import layer_norm_backward
 from lnlib.bugs import BUGS
+from lnlib.exercises import load_exercises
 
 STORED = json.loads(train.RECORD.read_text("utf-8"))
 
@@ -101,3 +103,23 @@ def test_what_raises_raises_today():
     assert raising == {"dgamma not summed"}
     with pytest.raises(ValueError):
         train.run(0, 0.1, **train.MUSEUM["dgamma not summed"])
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_what_exercise_11_1_finds_on_the_digits(seed):
+    """Its solution tells it, where the digits cannot be read."""
+    right = load_exercises("train_one_layer")["train_one_layer"].right
+    start = train.network(seed)[0][0][:, :10]
+    target = (np.eye(10)[train.train_y[:100]] - 0.1) / 0.3
+    last = []
+    for rate in (0.01, 0.1, 1):
+        found = [
+            right(train.train_x[:100], start, target, train.LayerNorm(10, backward), rate, 100)
+            for backward in (layer_norm_backward, train.MUSEUM["no projection term"]["backward"])
+        ]
+        (lengths, losses), (wrong_lengths, wrong_losses) = found
+        assert np.all(np.diff(lengths) > 0) and np.any(np.diff(wrong_lengths) < 0)
+        assert losses[-1] < 1.9 < 2.5 < wrong_losses[-1]
+        last.append((lengths[-1], losses[-1]))
+    last_lengths, last_losses = zip(*last)
+    assert np.all(np.diff(last_lengths) > 0) and max(last_losses) < 1.1 * min(last_losses)

@@ -1,51 +1,106 @@
 """Lesson 11: the layer in a network."""
 
+import copy  # noqa: F401, for a mistake
+
 import numpy as np
 
+from ..bugs import BUGS
 from ..checker import mistakes
 from ..layernorm import layer_norm_backward, layer_norm_forward
 from .registry import exercise
 
 
-def _block_inputs():
-    for label, (N, n_in, D) in {"ordinary rows": (6, 4, 5), "another shape": (7, 8, 3)}.items():
-        rng = np.random.default_rng(D)
-        rows, W = rng.standard_normal((N, n_in)), rng.standard_normal((n_in, D))
+class _Layer:
+    def __init__(self, gamma, beta, backward):
+        self.gamma, self.beta, self.backward_pass = gamma, beta, backward
+
+    def forward(self, x):
+        y, self.cache = layer_norm_forward(x, self.gamma, self.beta)
+        return y
+
+    def backward(self, dy):
+        dx, self.dgamma, self.dbeta = self.backward_pass(dy, self.cache)
+        return dx
+
+
+def _right_backward(layer):
+    return lambda dy: layer_norm_backward(dy, layer.cache)[0]
+
+
+def _training_inputs():
+    wrong = next(bug.backward for bug in BUGS if bug.name == "no projection term")
+    for label, backward, shape, rate, steps in (
+        ("the right gradient", layer_norm_backward, (6, 4, 5), 0.3, 3),
+        ("a layer with a wrong backward pass", wrong, (7, 8, 3), 0.2, 4),
+        ("one step", layer_norm_backward, (3, 2, 4), 0.1, 1),
+    ):
+        (N, n_in, D), rng = shape, np.random.default_rng(steps)
         gamma = rng.uniform(0.5, 2, D) * rng.choice([-1, 1, 1], D)  # (D,)
-        y, cache = layer_norm_forward(rows @ W, gamma, rng.standard_normal(D))  # (N, D)
-        yield label, (0.4 + rng.standard_normal((N, D)), np.maximum(y, 0), rows, W, cache)
+        layer = _Layer(gamma, rng.standard_normal(D), backward)
+        rows, W = 0.4 + rng.standard_normal((N, n_in)), rng.standard_normal((n_in, D))
+        yield label, (rows, W, rng.standard_normal((N, D)), layer, rate, steps)
 
 
-@exercise("drows dW dgamma dbeta", _block_inputs)
+@exercise("lengths losses", _training_inputs)
 @mistakes("""
-    dh * (h > 0) => dh
-        the ReLU is missing, or not the first step back: where h is 0, dh goes no further.
-    dh * (h > 0) => dh
-    dz @ W.T, rows.T @ dz => (dz * (h > 0)) @ W.T, rows.T @ (dz * (h > 0))  # "
-    dh * (h > 0) => dh * h  # multiplied by h; the derivative of the ReLU is 1 where h > 0, else 0.
-    dh * (h > 0) => dh * (rows @ W > 0)
-        the ReLU stands behind the LayerNorm: it looks at the sign of y, not of z = rows @ W.
-    dh * (h > 0) => dh * (cache.x_hat > 0)
-        the ReLU looks at the sign of y = gamma * x_hat + beta, not of x_hat.
-    dz @ W.T => dy @ W.T
-        this is taken from dy, the gradient of the LayerNorm's output; W made its input, z.
-    rows.T @ dz => rows.T @ dy  # "
-    dz @ W.T, rows.T @ dz => dy @ W.T, rows.T @ dy  # "
-    dz @ W.T => dh @ W.T
-        this is taken from dh, the gradient of the block's output; W made the LayerNorm's input, z.
-    rows.T @ dz => rows.T @ dh  # "
-    dz @ W.T, rows.T @ dz => dh @ W.T, rows.T @ dh  # "
-    rows.T @ dz => rows.T @ dz / len(rows)  # averaged over the rows; each row uses W, so add up.
-    layer_norm_backward(dy, => layer_norm_backward(cache.gamma * dy,
-        gamma twice: layer_norm_backward multiplies dy by gamma itself.
-    dz @ W.T, rows.T @ dz => (T := cache.gamma * cache.rstd * dy) @ W.T, rows.T @ T
-        mean and rstd are taken for constants; they depend on z. Use layer_norm_backward.
+    W - rate * => W + rate *
+        uphill: the loss grows along its gradient, so rate times the gradient is subtracted.
+    (y - target) / len(rows) => (target - y) / len(rows)  # "
+    W - rate * => W -  # the step is the gradient; it is rate times the gradient.
+    W = W - => _ = W -
+        each step must go forward with the W that the step before it has made.
+    lengths, losses = [], [] => lengths, losses, y = [], [], layer.forward(rows @ W)
+    y = layer.forward(rows @ W) => y = y  # "
+    lengths, losses = [], [] => lengths, losses, start = [], [], W
+    W = W - => W = start -
+        each step starts from the first W; it starts from the W that the step before it has made.
+    rows.T @ dz => rows.T @ (y - target) / len(rows)
+        the gradient does not go back through the LayerNorm: W made its input, not its output.
+    (y - target) / len(rows) => y - target
+        the gradient with respect to y is not divided by N, as the loss is.
+    (y - target) / len(rows) => (y - target) / y.size
+        the gradient with respect to y is divided by N * D; the loss is divided by N only.
+    (y - target) / len(rows) => 2 * (y - target) / len(rows)
+        the gradient with respect to y is twice what it is: the 1/2 cancels the 2 of the square.
+    layer.backward(( => _right_backward(layer)((
+        another backward pass than the layer's own; call layer.backward, which may be a wrong one.
+    layer.backward( => layer.gamma * layer.cache.rstd * (
+        mean and rstd are taken for constants; they depend on W. Call layer.backward.
+    lengths, losses = [], [] => lengths, losses, layer = [], [], copy.copy(layer)
+    W = W - => layer.gamma = layer.gamma - rate * layer.dgamma; W = W -
+        gamma is trained, too; here only W changes.
+    lengths, losses = [], [] => lengths, losses, layer = [], [], copy.copy(layer)
+    W = W - => layer.beta = layer.beta - rate * layer.dbeta; W = W -
+        beta is trained, too; here only W changes.
+    lengths, losses = [], [] => lengths, losses, layer = [], [], copy.copy(layer)
+    W = W - => layer.gamma = layer.gamma - rate * layer.dgamma; W = W -
+    @ dz => @ dz; layer.beta = layer.beta - rate * layer.dbeta
+        gamma and beta are trained, too; here only W changes.
+    range(steps) => range(steps + 1)
+    return lengths, losses => return lengths[1:], losses[:-1]
+        measured after each step; measure before it: the first number is that of the first W.
+    range(steps) => range(steps + 1)
+    return lengths, losses => return lengths[:-1], losses[1:]  # "
+    range(steps) => range(steps + 1)
+    return lengths, losses => return lengths[1:], losses[1:]  # "
+    np.linalg.norm(W) => np.sum(W**2)  # the square of the length: the root is missing.
+    np.linalg.norm(W) => np.sqrt(np.mean(W**2))  # the root of a mean; the length is that of a sum.
+    np.linalg.norm(W) => np.linalg.norm(W, 2)
+        the largest singular value; the length is the root of the sum of all squared entries.
+    / (2 * len(rows))) => / 2)  # not divided by N.
+    / (2 * len(rows))) => / (2 * y.size))  # divided by N * D; the loss is divided by N only.
+    / (2 * len(rows))) => / y.size)  # the mean over all entries; the loss is the sum over 2 * N.
 """)
-def block_backward(dh, h, rows, W, cache):
-    """Return drows (N, n_in), dW (n_in, D), dgamma (D,) and dbeta (D,)."""
-    dy = dh * (h > 0)  # (N, D)
-    dz, dgamma, dbeta = layer_norm_backward(dy, cache)
-    return dz @ W.T, rows.T @ dz, dgamma, dbeta
+def train_one_layer(rows, W, target, layer, rate, steps):
+    """Return lengths of W and losses before each step, (steps,) each."""
+    lengths, losses = [], []
+    for _ in range(steps):
+        y = layer.forward(rows @ W)  # (N, D)
+        lengths.append(np.linalg.norm(W))
+        losses.append(np.sum((y - target) ** 2) / (2 * len(rows)))
+        dz = layer.backward((y - target) / len(rows))  # (N, D)
+        W = W - rate * rows.T @ dz  # (n_in, D)
+    return lengths, losses
 
 
 def _centre_inputs():
