@@ -75,6 +75,8 @@ SCORE_CASES = {  # rows, D, blocks, multiprocessors, bandwidth, flops, share
     1.5e-6 * rounds + =>  # the 1.5 µs of each round are missing.
     (flops / 2) => flops  # an instruction counts as two FLOPs.
     (flops / 2) => (flops / 2) * rounds  # the arithmetic of one round; all rounds are asked.
+    7 * rows * D => 7 * rounds * blocks * multiprocessors * D
+        the arithmetic of full rounds; the last one has fewer rows, so count all rows.
     others = max(rounds - 2, 0) => others = max(rounds - 1, 0)  # both the first and the last wait.
     others = max(rounds - 2, 0) => others = rounds  # the first and the last wait hide nothing.
     others = max(rounds - 2, 0) => others = rounds - 2
