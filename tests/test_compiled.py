@@ -74,6 +74,17 @@ def test_copy():
 
 
 @needs_a_compiler
+def test_each_walk_goes_to_where_it_stands():
+    order = rng.permutation(60)
+    following = np.zeros(60, np.int64)
+    following[order] = np.roll(order, -1)
+    for walks in (1, 3, 4):
+        at = order[:: 60 // walks].copy()
+        compiled.load()("walk", following, at, walks, 7)
+        assert np.array_equal(at, np.roll(order, -7)[:: 60 // walks])
+
+
+@needs_a_compiler
 def test_arrays_with_gaps_are_refused():
     with pytest.raises(ValueError, match="C-contiguous"):
         compiled.load()(

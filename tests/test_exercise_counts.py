@@ -7,6 +7,7 @@ from execute_notebooks import NOTEBOOKS, cells_of
 
 from lnlib import blocked, layernorm, textbook
 from lnlib.exercises import EXERCISES, check
+from lnlib.gpu import residency
 from lnlib.trace import trace
 
 LESSON = NOTEBOOKS / "06_complexity.ipynb"
@@ -54,6 +55,14 @@ def test_bill_is_the_sum_over_the_blocks():
         expected = (times + calls) / (N * D), calls / (times + calls)
         right = bill.right(N, D, rows, sweeps, small, near, far, call)
         np.testing.assert_allclose(right, expected, rtol=1e-12)
+
+
+def test_blocks_held_are_those_of_residency():
+    held = EXERCISES["blocks_held"].right
+    most = [1024, 128, 100_000]
+    for threads, registers, shared in rng.integers([1, 16, 0], most, (2000, 3)).tolist():
+        expected, _ = residency.resident_blocks("sm_80", threads, registers, shared)
+        assert held(threads, registers, shared) == expected
 
 
 def with_one_buffer(dy, x_hat, rstd, gamma, rows):

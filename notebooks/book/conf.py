@@ -13,7 +13,7 @@ external_toc_path = str(Path(__file__).with_name("toc.yml"))
 exclude_patterns = ["book", "lite", "slides", "**/.ipynb_checkpoints", "**/node_modules"]
 
 nb_execution_mode = "off"  # the notebooks are stored with their outputs, and tested
-nb_render_markdown_format = "myst"  # tables that a cell shows
+nb_render_markdown_format = "myst"  # with tables, which CommonMark lacks
 myst_enable_extensions = ["dollarmath", "amsmath", "html_image"]
 myst_heading_anchors = 3
 
