@@ -537,7 +537,7 @@ def under_the_roof(points, memory, arithmetic):
         "reference": ("^", RED, (15, -22)),
         "blocked": ("s", GREEN, (15, -6)),
         "compiled": ("D", PURPLE, (15, -8)),
-        "perfect kernel": ("*", BLACK, (60, -6)),
+        "perfect kernel": ("*", BLACK, (-18, 4)),
     }
     fig, ax = plt.subplots(figsize=(8.6, 6))
     intensity = np.geomspace(0.06, 12, 400)
@@ -546,12 +546,13 @@ def under_the_roof(points, memory, arithmetic):
     ax.fill_between(intensity, *roofs, color=SKY, alpha=0.5, lw=0)
     ax.loglog(intensity, roofs[1], color=BLUE, lw=2)
     words = {"va": "bottom", "fontsize": 15}
-    ax.text(0.06, roofs[1][0] * 3, f"memory:\nfrom {slowest}\nto {fastest}", **words)
+    ax.text(0.06, roofs[1][0] * 3, f"memory\nslowest: {slowest}\nfastest: {fastest}", **words)
     ax.text(11, arithmetic * 1.1, "arithmetic", ha="right", **words)
     for name, at in points.items():
         marker, color, offset = look[name]
         ax.plot(*at, marker, ms=20 if marker == "*" else 13, color=color, zorder=3)
         style = {"color": color, "fontsize": 17, "fontweight": "bold"}
+        style["ha"] = "right" if offset[0] < 0 else "left"
         ax.annotate(name, at, offset, textcoords="offset points", **style)
     ax.set_ylim(0.5 * min(rate for _, rate in points.values()), 2 * arithmetic)
     ax.set(xlabel="arithmetic intensity (FLOP per byte)", ylabel="GFLOP per second")
