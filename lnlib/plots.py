@@ -4,13 +4,14 @@ import base64
 import io
 import json
 from html import escape
+from pathlib import Path
 from urllib.parse import quote
 
 import matplotlib.pyplot as plt
 import numpy as np
 
 from . import variance
-from .cost import cost
+from .cost import cost, roofline
 from .gradcheck import gradcheck
 from .layernorm import layer_norm_backward, layer_norm_forward
 from .textbook import backward_means, forward_means
@@ -444,6 +445,119 @@ def waterfall(panels, lines, forward):
     fig.suptitle("Where do the digits go?", weight="bold", x=0.02, ha="left")
     fig.legend(*ax.get_legend_handles_labels(), loc="outside lower center", ncols=3, fontsize=12.5)
     return fig, axes
+
+
+def growth(sizes, timed, single):
+    """Draw seconds against N and against D: {"N" or "D": [{version: seconds} for each size]}.
+
+    A dotted line shows `single`, the textbook's seconds for a single number.
+    """
+    fig, axes = plt.subplots(1, 2, figsize=(8.6, 5), sharey=True)
+    for ax, (axis, other) in zip(axes, (("N", "D"), ("D", "N"))):
+        for variant, marker, color in (("textbook", "o", BLUE), ("blocked", "s", GREEN)):
+            ms = np.array([r[variant] for r in timed[axis]]) * 1e3
+            ax.loglog(sizes, ms, marker + "-", color=color, label=variant)
+        ax.loglog(sizes, ms[-1] * sizes / sizes[-1] / 3, "--", c=GREY, label="slope 1")
+        ax.axhline(single * 1e3, c=BLACK, ls=":", label="textbook, a single number")
+        ax.set(xlabel=f"{axis}, with {other} = 128", ylim=(single * 300, 60))
+    axes[0].set(ylabel="forward + backward (ms)", title="How does time grow?")
+    fig.legend(*ax.get_legend_handles_labels(), loc="outside lower center", ncols=2)
+    plt.show()
+
+
+def value_prices(names, price):
+    """Draw the ns of a value, counted (a ring) and moved (a dot): price is (names, 2)."""
+    fig, ax = plt.subplots(figsize=(8.6, 4.4))
+    for k, (words, size, face) in enumerate((("counted", 17, "none"), ("moved", 9, BLUE))):
+        style = {"ms": size, "mfc": face, "mec": BLUE, "mew": 2}
+        ax.plot(price[:, k], range(len(names)), "o", **style, label=words)
+    ax.set_yticks(range(len(names)), names)
+    ax.invert_yaxis()
+    ax.set(xlabel="ns per value", xlim=0, title="Which values cost time?")
+    fig.legend(loc="outside lower center", ncols=2)
+    plt.show()
+
+
+def through_caches(sizes, moved, size_of_x):
+    """Draw {version: values moved} against the sizes of simulated caches, in bytes."""
+    fig, ax = plt.subplots(figsize=(8.6, 5.2))
+    for (variant, values), marker, color in zip(moved.items(), "os", (BLUE, GREEN)):
+        ax.semilogx(sizes / 2**20, values, marker + "-", base=2, color=color, label=variant)
+    ax.axhline(5, color=BLACK, ls=":", label="what must move")
+    ax.axvline(size_of_x / 2**20, color=ORANGE, label="size of x")
+    _mark_caches(ax)
+    ax.set(xlabel="size of the cache (MiB)", ylabel="values moved per element", ylim=0)
+    ax.xaxis.set_major_formatter("{x:g}")
+    ax.set_title("How large a cache does each version need?", pad=24)
+    fig.legend(loc="outside lower center", ncols=2)
+    plt.show()
+
+
+def paces(pace):
+    """Draw {bytes touched: {loop: GB per second}}."""
+    fig, ax = plt.subplots(figsize=(8.6, 5.6))
+    touched = np.array(list(pace))
+    styles = {"read": "o-", "in place": "s-", "copy": "^-", "streaming copy": "D--"}
+    for name, style in styles.items():
+        if name in pace[touched[0]]:
+            ax.loglog(touched / 2**20, [pace[n][name] for n in touched], style, label=name)
+    ax.set_xscale("log", base=2)
+    _mark_caches(ax)
+    for axis in (ax.xaxis, ax.yaxis):
+        axis.set_major_formatter("{x:g}")
+    ax.set_yticks([5, 10, 20, 50, 100, 200, 500])
+    drawn = [value for each in pace.values() for value in each.values()]
+    ax.set_ylim(0.8 * min(drawn), 1.25 * max(drawn))
+    ax.minorticks_off()
+    ax.set(xlabel="arrays touched (MiB)", ylabel="pace (GB per second)")
+    ax.set_title("How fast can bytes move?", pad=24)
+    fig.legend(loc="outside lower center", ncols=2)
+    plt.show()
+
+
+def _mark_caches(ax):
+    """Mark L2 and L3 of this machine on an axis in MiB, where Linux tells their sizes."""
+    found = {}
+    for index in Path("/sys/devices/system/cpu/cpu0/cache").glob("index*"):
+        level, size = ((index / name).read_text().strip() for name in ("level", "size"))
+        found[int(level)] = max(found.get(int(level), 0), int(size.strip("K")) / 1024)
+    for level, size in sorted(found.items()):
+        if level > 1:
+            ax.axvline(size, color=GREY, ls="--", lw=1.5)
+            ax.text(size, 1.01, f"L{level}", transform=ax.get_xaxis_transform(), ha="center")
+
+
+def under_the_roof(points, memory, arithmetic):
+    """Draw {version: (FLOP per byte, GFLOP/s)} under memory's band and arithmetic's level roof.
+
+    memory is {loop: GB/s}, arithmetic in GFLOP/s.
+    """
+    look = {  # marker, colour, and where the name stands
+        "textbook": ("o", BLUE, (15, 4)),
+        "reference": ("^", RED, (15, -22)),
+        "blocked": ("s", GREEN, (15, -6)),
+        "compiled": ("D", PURPLE, (15, -8)),
+        "perfect kernel": ("*", BLACK, (-18, 4)),
+    }
+    fig, ax = plt.subplots(figsize=(8.6, 6))
+    intensity = np.geomspace(0.06, 12, 400)
+    slowest, fastest = (choose(memory, key=memory.get) for choose in (min, max))
+    roofs = [roofline(intensity, memory[name], arithmetic) for name in (slowest, fastest)]
+    ax.fill_between(intensity, *roofs, color=SKY, alpha=0.5, lw=0)
+    ax.loglog(intensity, roofs[1], color=BLUE, lw=2)
+    words = {"va": "bottom", "fontsize": 15}
+    ax.text(0.06, roofs[1][0] * 3, f"memory\nslowest: {slowest}\nfastest: {fastest}", **words)
+    ax.text(11, arithmetic * 1.1, "arithmetic", ha="right", **words)
+    for name, at in points.items():
+        marker, color, offset = look[name]
+        ax.plot(*at, marker, ms=20 if marker == "*" else 13, color=color, zorder=3)
+        style = {"color": color, "fontsize": 17, "fontweight": "bold"}
+        style["ha"] = "right" if offset[0] < 0 else "left"
+        ax.annotate(name, at, offset, textcoords="offset points", **style)
+    ax.set_ylim(0.5 * min(rate for _, rate in points.values()), 2 * arithmetic)
+    ax.set(xlabel="arithmetic intensity (FLOP per byte)", ylabel="GFLOP per second")
+    ax.set_title("Who comes near the roof?")
+    plt.show()
 
 
 def table(*rows):

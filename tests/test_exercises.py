@@ -170,7 +170,7 @@ TOLD = [  # (exercise, what the learner writes, where R is the right answer, wha
     ("dual_derivative", "return f(x + 1e-30j * v).imag / 1e-30", "other numbers than Duals, as in"),
     ("dual_derivative", f"return {EACH_ENTRY}", "f is called 6 times. One pass is asked"),
     ("cost_of_one_pass", "f, n = R({given}); return f + 1, n + D % 256", "pass(2048, 256, 4)"),
-    ("tokens_that_fit", "return [np.uint8(3), R({given})[1]]", "with_rows: right."),
+    ("cost_of_one_pass", "return [np.uint8(3), R({given})[1]]", "nbytes: right."),
     ("forward_by_hand", f"{CENTRED}; return xc, xc * r, r[..., 0]", f"x_hat: {DDOF}"),
     ("forward_by_hand", f"{CENTRED}; return beta, xc, r[..., 0]", f"{DDOF} Also: an axis of"),
     ("compensated_sum", f"f = {PAIRS}; return f(f, values)", "as without compensation: carry"),

@@ -1,8 +1,13 @@
-"""Lesson 06: arithmetic, bytes, time and memory by formula."""
+"""Lesson 06: arithmetic, bytes and time by formula; a backward pass for less."""
+
+import tracemalloc
 
 import numpy as np
 
-from ..checker import Terms, mistakes
+from ..checker import NotChecked, Score, Terms, mistakes
+from ..layernorm import LayerNormCache
+from ..trace import trace
+from .data import layer, museum
 from .registry import exercise
 
 COST_CASES = {
@@ -62,41 +67,78 @@ TIME_CASES = {
     for_arithmetic / seconds => flops / nbytes  # the intensity in FLOP per byte, not a share.
 """)
 def seconds_at_least(flops, nbytes, bandwidth, arithmetic):
-    """Return the least time, and the share of it in which the arithmetic units have work."""
+    """Return the least time, and the share of it in which arithmetic is busy."""
     for_memory = nbytes / bandwidth
     for_arithmetic = flops / arithmetic
     seconds = np.maximum(for_memory, for_arithmetic)
     return seconds, for_arithmetic / seconds
 
 
-MEMORY_CASES = {
-    "many tokens": (64 * 4 * 12_347, 64, 96, 4),
-    "float64": (5 * 8 * 25_309, 5, 97, 8),
-    "few tokens": (5 * 4 * 1795, 5, 512, 4),
-    "one layer": (2 * 4996, 1, 300, 2),
-}
+MOST_VALUES, MOST_HELD = 18, 2
 
 
-@exercise("with_x_hat with_rows", MEMORY_CASES)
+def _judge_counts(function):
+    """Say which count of an answer, whose gradients are right, is still too high."""
+    x = layer(61, 500, 600)
+    arrays = [np.float32(a) for a in (x.dy, *x.cache)]
+    dx = np.asarray(function(*arrays)[0])
+    if dx.dtype != np.float32:
+        return f"The gradients are right, but dx is {dx.dtype} where dy is float32."
+    steps = trace(function, *arrays)[1]
+    # check itself fills what np.empty gives
+    spans = [span for s in steps if s.name != "fill" for span in s.reads + s.writes]
+    values = sum(size for _, size in spans) / dx.nbytes
+    held = _peak(function, arrays) / dx.nbytes
+    if values < 5:
+        raise NotChecked(
+            "The gradients are right, but the tracer cannot see how you read dy and x_hat."
+        )
+    counts = f"{values:.0f} values per element move, and the peak is {held:.1f} arrays"
+    if values > MOST_VALUES + 0.5:
+        question = "Which arrays are written only to be summed, or to be copied?"
+    elif held > MOST_HELD + 0.3:
+        question = "Which result can be written over an array that you have made?"
+    else:
+        return Score(f"{counts}. The textbook has 21 and 3.")
+    limits = f"At most {MOST_VALUES} and {MOST_HELD} are asked."
+    return f"The gradients are right, but {counts}. {limits} {question}"
+
+
+def _peak(function, arrays):
+    """Return the bytes that a call allocates at once, its results included."""
+    began = not tracemalloc.is_tracing()
+    if began:
+        tracemalloc.start()
+    try:
+        before = tracemalloc.get_traced_memory()[0]
+        tracemalloc.reset_peak()
+        function(*arrays)
+        return tracemalloc.get_traced_memory()[1] - before
+    finally:
+        if began:
+            tracemalloc.stop()
+
+
+def _lean_cases():
+    for what, N, D, spread in ("", 5, 7, 1.0), (", tiny spread", 6, 4, 0.004), (", one", 1, 9, 1.0):
+        a = layer(62, N, D, spread=spread)
+        yield f"rows of {D}{what}", (a.dy, *a.cache)
+
+
+@exercise("dx dgamma dbeta", _lean_cases, judge=_judge_counts)
 @mistakes("""
-    ) - D => )
-        gamma is missing: each layer keeps D numbers that do not depend on the tokens. Or it is
-        rounded up, which may give the same number.
-    ) - D => ) - D // layers  # gamma is taken off once; each layer keeps its own.
-    memory // (layers * itemsize) - D => (memory // layers - D) // itemsize  # D bytes, not numbers.
-    ) - D => ) - 2 * D  # beta is taken off too; no gradient needs it.
-    (D + 1) => D  # rstd is missing: x_hat comes with one number per token.
-    (D + 1) => (D + 2)  # x_hat needs no mean: it comes with rstd alone.
-    (D + 1) => (2 * D + 1)  # x is counted beside x_hat, or a gamma for each token; x_hat is kept.
-    // 3 => // 2  # the mean takes two numbers per token, and rstd is the third.
-    // 3 =>  # three numbers per token, not one.
-    // 3 => // (D + 3)  # x is kept by somebody else; count mean, mean_lo and rstd alone.
-    (layers * itemsize) => itemsize  # for one layer; all of them must fit.
-    * itemsize => * 4  # 4 bytes for every number; itemsize says how many.
-    (layers * itemsize) => layers  # memory is in bytes, and each number takes itemsize of them.
-    // => /  # not rounded down to whole tokens.
+    dx *= rstd => dx *= rstd * gamma  # gamma once more; g = dy * gamma holds it already.
+    ->d", dy => ->d", dy * gamma  # dgamma from dy * gamma; it needs dy alone.
+    ->n", dx => ->n", dy  # along from dy; it needs g = dy * gamma.
 """)
-def tokens_that_fit(memory, layers, D, itemsize):
-    """Return how many tokens fit, with x_hat kept and with three numbers per row kept."""
-    numbers = memory // (layers * itemsize) - D  # for each layer, gamma stored
-    return numbers // (D + 1), numbers // 3
+@mistakes(museum(lambda x_hat, rstd, gamma: LayerNormCache(x_hat, rstd, gamma)))
+def lean_backward(dy, x_hat, rstd, gamma):
+    """Return dx, dgamma and dbeta; dy and x_hat are (N, D), rstd is (N, 1), gamma (D,)."""
+    dbeta = dy.sum(axis=0)  # (D,)
+    dgamma = np.einsum("nd,nd->d", dy, x_hat)  # (D,): no array of products
+    dx = dy * gamma  # (N, D): g, and step by step dx
+    along = np.einsum("nd,nd->n", dx, x_hat) / dy.shape[1]  # (N,)
+    dx -= dx.mean(axis=-1, keepdims=True)
+    dx -= x_hat * along[:, None]
+    dx *= rstd
+    return dx, dgamma, dbeta

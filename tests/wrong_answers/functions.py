@@ -8,6 +8,8 @@ FLOAT64 = "return values.sum(axis=0, dtype='d').astype(values.dtype)"
 PAIRWISE = "return np.ascontiguousarray(values.T).sum(-1)"
 STRIPS, LOOP, ROWS = "backward_by_strips", "    for start", "axis=tuple(range(dy.ndim - 1))"
 SECOND_LOOP = "dbeta *= 0\n    for s in range(0, len(dy), rows): dbeta += dy[s : s + rows].sum(0)\n"
+LEAN, EINSUM = "lean_backward", 'np.einsum("nd,nd->d", dy, x_hat)'
+KEEPS, MAKES = "dx -= x_hat * along[:, None]", "dx = dx - x_hat * along[:, None]"
 BY_GAMMA = "(g * x_hat).sum(axis=(0, 1)) / gamma"
 GAMMA = "y[block] *= gamma\n    return y"
 RSTD = "rstd = 1 / np.sqrt(np.mean(small * small, axis=-1, keepdims=True) + eps / s / s)"
@@ -41,6 +43,15 @@ WRONG = [
     ("compensated_sum", START, PAIRWISE, "but for small rows among large"),
     ("robust_x_hat", "np.ldexp(x, -exponent)", "x.astype(float)", "right for 6 of 7 inputs, but"),
     ("seconds_at_least", "np.maximum", "max", "ValueError in line 5 of the function"),
+    (
+        LEAN,
+        "dx -= x_hat * along[:, None]",
+        "dx = dx - x_hat * along[:, None]",
+        "peak is 3.0 arrays",
+    ),
+    (LEAN, EINSUM, "(dy * x_hat).sum(axis=0)", "19 values per element move"),
+    (LEAN, "dx = dy * gamma", "dx = dy; dx *= gamma", "it changes dy in place"),
+    (LEAN, "return dx", "return dx.astype(float)", "dx is float64 where dy is float32"),
     (STRIPS, "np.empty_like(dy)", "np.empty(dy.shape)", "dx is float64 where dy is float32"),
     (STRIPS, LOOP, f"    rows *= 8\n{LOOP}", "goes over 32 rows at once"),
     (STRIPS, LOOP, f"    rows = 1\n{LOOP}", "no operation takes more than 1 row of"),
