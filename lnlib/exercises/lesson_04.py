@@ -59,7 +59,7 @@ def _keeps_digits(function, rows, k):
         divided by D - 1 (ddof = 1); the layer has D.
     return np => return np.std(d, axis=-1); np  # the standard deviation, not the variance.
     x[..., :1] => x[:, :1]  # shifted by the first row of each sequence, not by its own entry.
-    x[..., :1] => x[:1]  # shifted by the rows of the first sequence; each row has its own first entry.
+    x[..., :1] => x[:1]  # shifted by the rows of the first sequence, not by their own entries.
     return np => return np.abs(np.mean(x * x, axis=-1) - np.mean(x, axis=-1) ** 2); np
         nothing is shifted: at an offset all digits cancel, and no sign brings them back.
     return np => return np.maximum(np.mean(x * x, axis=-1) - np.mean(x, axis=-1) ** 2, 0); np
