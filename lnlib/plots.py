@@ -447,12 +447,18 @@ def variance_errors(title, measured, predicted, unit, **colors):
     right.set(ylim=-np.log10(limits), yticks=range(0, 17, 4), ylabel="correct decimal digits")
     right.tick_params(length=0)
     right.grid(False)
-    kinds = (np.float32, "s", "#f7ecd2", (2.5e2, 2e-6)), (np.float64, "o", "#e4eaf3", (3e8, 3e-10))
+    kinds = (np.float32, "s", "#f7ecd2", (5.5e2, 5e-7)), (np.float64, "o", "#e4eaf3", (3e7, 1e-12))
     for dtype, marker, tint, place in kinds:
         lines = {formula: error(unit[dtype], along) for formula, error in predicted.items()}
         high, low, *_ = lines.values()  # (400,) each
         ax.fill_between(along, low, np.fmin(high, 1), where=low < 1, color=tint, lw=0)
-        words = {"ha": "center", "fontsize": 16, "weight": "bold", "color": "#444444"}
+        words = {
+            "ha": "center",
+            "va": "center",
+            "fontsize": 12.5,
+            "weight": "bold",
+            "color": "#444444",
+        }
         ax.text(*place, dtype.__name__, **words)
         for formula in (f for f in measured if f.__name__ in colors):
             name, color = formula.__name__, colors[formula.__name__]
