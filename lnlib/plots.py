@@ -421,6 +421,74 @@ def log_points(ax, x, y, limits, marker, color, label=None):
         ax.loglog(x[there], np.clip(y, low, high)[there], shape, color=color, mfc="white", mew=1.5)
 
 
+def variance_errors(title, measured, predicted, unit, **colors):
+    """Draw errors of the variance against kappa: lines are predicted, points are measured.
+
+    For float32 and for float64, the band between the first two formulas is shaded.
+
+    Parameters
+    ----------
+    title : str
+        The question that the figure answers.
+    measured : dict
+        A formula, which is a function -> {dtype: (kappa, errors)}.
+    predicted : dict
+        A formula -> its error, as a function of u and kappa.
+    unit : dict
+        A dtype -> its rounding unit u.
+    **colors : str
+        The color of each formula that is drawn, by its name.
+    """
+    fig, ax = plt.subplots(figsize=(9, 6.6))
+    along, limits = np.logspace(-2, 16, 400), np.array([2e-17, 1.0])
+    ax.set(xscale="log", yscale="log", xlim=(5e-3, 3e16), ylim=limits, title=title)
+    ax.set(xlabel=r"$\kappa$ = |mean| / std", ylabel="relative error of the variance")
+    ax.set(xticks=10.0 ** np.arange(0, 17, 4), yticks=10.0 ** np.arange(-16, 1, 4))
+    right = ax.twinx()
+    right.set(ylim=-np.log10(limits), yticks=range(0, 17, 4), ylabel="correct decimal digits")
+    right.tick_params(length=0)
+    right.grid(False)
+    kinds = (np.float32, "s", "#f7ecd2", (5.5e2, 5e-7)), (np.float64, "o", "#e4eaf3", (3e7, 1e-12))
+    for dtype, marker, tint, place in kinds:
+        lines = {formula: error(unit[dtype], along) for formula, error in predicted.items()}
+        high, low, *_ = lines.values()  # (400,) each
+        ax.fill_between(along, low, np.fmin(high, 1), where=low < 1, color=tint, lw=0)
+        words = {
+            "ha": "center",
+            "va": "center",
+            "fontsize": 12.5,
+            "weight": "bold",
+            "color": "#444444",
+        }
+        ax.text(*place, dtype.__name__, **words)
+        for formula in (f for f in measured if f.__name__ in colors):
+            name, color = formula.__name__, colors[formula.__name__]
+            ax.plot(along, lines[formula], color=color, lw=1.5)
+            label = f"{name}, {dtype.__name__}".replace("two_", "two-").replace("wel", "Wel")
+            ax.plot(*measured[formula][dtype], marker, color=color, label=label)
+    return fig, ax
+
+
+def errors_of_y(offsets, textbook, recentred, storing, by_row):
+    """Draw the largest errors of y at each offset, and below those of three rows, entry by entry.
+
+    by_row : (N, D), the errors of the textbook's y at an offset of 1e4.
+    """
+    fig, (ax, below) = plt.subplots(2, 1, figsize=(9, 8), height_ratios=(3, 2))
+    ax.loglog(offsets, textbook, "o-", color=RED, label="algorithm: centred once (textbook)")
+    ax.loglog(offsets, recentred, "s-", color=GREEN, label="algorithm: centred twice")
+    ax.loglog(offsets, storing, "D--", color=GREY, label="data: storing x in float32")
+    ax.axhline(2.0**-24, color=BLACK, ls=":", lw=2, label="rounding unit u")
+    ax.set(xlabel="offset added to all x (spread 1)", ylabel="largest relative error of y")
+    ax.set_title("How many digits of y are left?")
+    for row, marker in zip(by_row[:3], "o^s"):
+        below.plot(1e4 * row[:60], marker, color=RED, mfc="white", ms=5)
+    below.set(xlabel="entry", ylabel=r"relative error ($10^{-4}$)")
+    below.set_title("Three rows, centred once, offset $10^4$: does the error vary?")
+    fig.legend(loc="outside lower center", ncols=2)
+    return fig, (ax, below)
+
+
 def waterfall(panels, lines, forward):
     """Draw correct bits line by line: {title: {"storing", "plain", "careful": bits of each line}}.
 

@@ -27,8 +27,9 @@ def _judge_passes(function):
                 "Stay in the dtype of x."
             )
         return (
-            "Right numbers, but not by one pass: where the first entry lies far from the others, "
-            "one pass leaves fewer digits. Shift by that entry, then use the naive formula."
+            "Right numbers, but not by one pass in the dtype of x: where the first entry lies far "
+            "from the others, that leaves fewer digits. Shift by the first entry, then use the "
+            "naive formula in this dtype."
         )
     near = np.random.default_rng(58).integers(-2, 3, (5, 4, 4096)).astype(np.float32)
     near[..., 0] = 3000
@@ -58,11 +59,16 @@ def _keeps_digits(function, rows, k):
         divided by D - 1 (ddof = 1); the layer has D.
     return np => return np.std(d, axis=-1); np  # the standard deviation, not the variance.
     x[..., :1] => x[:, :1]  # shifted by the first row of each sequence, not by its own entry.
+    x[..., :1] => x[:1]  # shifted by the rows of the first sequence, not by their own entries.
+    return np => return np.abs(np.mean(x * x, axis=-1) - np.mean(x, axis=-1) ** 2); np
+        nothing is shifted: at an offset all digits cancel, and no sign brings them back.
+    return np => return np.maximum(np.mean(x * x, axis=-1) - np.mean(x, axis=-1) ** 2, 0); np
+        nothing is shifted: at an offset all digits cancel, and a 0 for less than 0 hides that.
     x[..., :1] => x[0, 0, 0]  # one shift for all rows; each row has its own first entry.
 """)
 @mistakes([("Welford's updates: at an offset the running mean is rounded.", welford)])
 def shifted_variance(x):
-    """Return the variance of each row of x (B, T, D), shape (B, T), in the dtype of x."""
+    """Return each row's variance, (B, T), for x (B, T, D), in the dtype of x."""
     d = x - x[..., :1]  # (B, T, D)
     return np.mean(d * d, axis=-1) - np.mean(d, axis=-1) ** 2
 
@@ -111,10 +117,12 @@ MERGE_TERMS = Terms(
 @exercise("n mean m2", _merge_cases, rtol=1e-8, terms=MERGE_TERMS, judge=_judge_cancellation)
 @mistakes("""
     delta * n_b / n => delta * n_a / n  # the weights have changed places: the longer pulls harder.
+    delta**2 * n_a * n_b / n => n_a * mean_a**2 + n_b * mean_b**2
+        this is the sum of squares about 0; it is asked about the mean of both parts.
     m2_a + m2_b => n_a * m2_a + n_b * m2_b  # m2_a and m2_b are no variances; they are sums.
 """)
 def merge_parts(n_a, mean_a, m2_a, n_b, mean_b, m2_b):
-    """Return n, mean (N,) and m2 (N,) of both parts together; n_a, n_b are int, the rest (N,)."""
+    """Return n, mean and m2 of both parts. All but n, n_a, n_b have shape (N,)."""
     n = n_a + n_b
     delta = mean_b - mean_a  # (N,)
     mean = mean_a + delta * n_b / n  # (N,)
