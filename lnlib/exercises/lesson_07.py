@@ -20,21 +20,30 @@ BILL_CASES = {  # N, D, rows, sweeps, small, near, far, call
 @exercise("ns share", BILL_CASES)
 @mistakes("""
     -(-N // rows) => N // rows  # the last block is missing where it is shorter.
+    -(-N // rows) => N // rows + 1  # a block too many where all have equal length.
+    -(-N // rows) => round(N / rows)  # a short last block counts, however short: round up.
     -(-N // rows) => N / rows
         a block that is shorter than the others has as many small operations, for fewer elements.
     (sweeps - 2) * near => sweeps * near  # the two far sweeps are among the sweeps.
     2 * far => far  # two sweeps are far: the first that reads x, the first that writes y.
     (sweeps - 2) * near + 2 * far => sweeps * far  # most sweeps find their block in the cache.
     (sweeps - 2) * near + 2 * far => sweeps * near  # two sweeps cost far.
+    (sweeps - 2) * near + 2 * far => (sweeps - 1) * near + far  # two sweeps are far, not one.
+    (sweeps - 2) * near + 2 * far => (sweeps - 2) * far + 2 * near  # far and near are swapped.
+    (sweeps - 2) * near + 2 * far => blocks * ((sweeps - 2) * near + 2 * far)
+        an element lies in one block only, and pays for the sweeps of that block.
     (sweeps - 2) * near + 2 * far => (sweeps - 2) * near + 2 * far / blocks
         far is a price of each element, in every block.
     blocks * small => small  # the small operations of one block; each block has them.
     blocks * small => blocks  # one small operation a block.
+    blocks * small => blocks * (small + sweeps)  # only the small operations cost `call`.
     blocks * small => N * small  # a small operation is one call for a whole block, not for a row.
     / (N * D) => / N  # the calls' time for a row; one element is asked.
     / (N * D) =>  # the calls' time for all elements; one is asked.
     return ns, => return ns * N * D,  # the time of the whole array; one element is asked.
     calls / ns => sweeping / ns  # the share of the sweeps.
+    calls / ns => calls  # the ns of the small operations; their share of the time is asked.
+    calls / ns => ns / calls  # upside down: the share is a part of the whole.
     calls / ns => calls / sweeping  # calls against sweeps; the share is of the whole.
     calls / ns => 100 * calls / ns  # percent; a number between 0 and 1 is asked.
 """)

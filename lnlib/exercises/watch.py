@@ -34,7 +34,7 @@ def blocks_are_used(function, arrays, numbers, matrices, cache_bytes):
     # check itself fills what np.empty gives; and who fills an array with one number reads no row
     steps = [step for step in steps if step.name != "fill"]
     rows, shown = numbers[-1], [arrays[name] for name in matrices]
-    problems = [_problem_of_length(steps, rows, shown[0][0].nbytes)]
+    problems = [_problem_of_length(steps, rows, shown[0])]
     problems += [
         _problem_of_reading(name, array, _only(steps, [array]), rows, cache_bytes)
         for name, array in zip(matrices, shown)
@@ -49,14 +49,17 @@ def blocks_are_used(function, arrays, numbers, matrices, cache_bytes):
     return Score(message)
 
 
-def _problem_of_length(steps, rows, row_bytes):
+def _problem_of_length(steps, rows, matrix):
     """Say if an operation goes over more rows than it should, or return None."""
-    longest = max(steps, key=_longest)
+    longest, row_bytes = max(steps, key=_longest), matrix[0].nbytes
     if (size := _longest(longest)) > rows * row_bytes:
-        return (
+        message = (
             f"where rows is {rows}, an operation ({longest.name}) goes over "
-            f"{size / row_bytes:.0f} rows at once. Is it outside the loop?"
+            f"{min(size // row_bytes, len(matrix))} rows at once"
         )
+        if size == 2 * rows * row_bytes:  # the wider dtype, or twice as many
+            return f"{message}, or over {rows} of twice the width. Is it {matrix.dtype}?"
+        return f"{message}. Is it outside the loop, or is the strip too long?"
 
 
 def _problem_of_reading(name, array, steps, rows, cache_bytes):
@@ -69,8 +72,9 @@ def _problem_of_reading(name, array, steps, rows, cache_bytes):
         )
     longest = max((size for step in steps for _, size in step.reads), default=rows * row_bytes)
     if longest < rows * row_bytes:
+        most = round(longest / row_bytes)
         return (
-            f"where rows is {rows}, no operation takes more than {longest / row_bytes:.0f} row of "
+            f"where rows is {rows}, no operation takes more than {most} row{'s' * (most != 1)} of "
             f"{name}: NumPy starts too often."
         )
 
