@@ -146,15 +146,21 @@ def _watching(compiler):
 
 
 def with_lines(text, program):
-    """Replace the addresses in a message, such as @1f2e, by lines of the source."""
+    """Replace the addresses in a message, such as @1f2e, by lines of the source.
+
+    Lines that #line counts as those of a .cu file are named with the file, unless it is kernel.cu.
+    """
 
     def line(match):
         if not shutil.which("addr2line"):
             return ""
         address = hex(int(match[1], 16) - 1)
         places = call(["addr2line", "-i", "-e", program, address]).stdout
-        here = re.findall(r"(?m)^(?!.*(?:emulator\.h|\?\?):).*:(\d+)", places)
-        return f" in line {here[0]}" if here else ""
+        here = re.search(r"(?m)^(?!.*(?:emulator\.h|\?\?):)(.*/)?(.*):(\d+)", places)
+        if not here:
+            return ""
+        named = here[2].endswith(".cu") and here[2] != "kernel.cu"
+        return f" in line {here[3]}" + f" of {here[2]}" * named
 
     return re.sub(r" in line @(\w+)", line, text)
 
