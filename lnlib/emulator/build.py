@@ -145,10 +145,10 @@ def _watching(compiler):
     return "-fsanitize=thread,bounds-strict,alignment,null", *([] if old else [unset])
 
 
-def with_lines(text, program):
+def with_lines(text, program, file):
     """Replace the addresses in a message, such as @1f2e, by lines of the source.
 
-    Lines that #line counts as those of a .cu file are named with the file, unless it is kernel.cu.
+    A line that #line counts as one of another .cu file than this is named with that file.
     """
 
     def line(match):
@@ -159,7 +159,7 @@ def with_lines(text, program):
         here = re.search(r"(?m)^(?!.*(?:emulator\.h|\?\?):)(.*/)?(.*):(\d+)", places)
         if not here:
             return ""
-        named = here[2].endswith(".cu") and here[2] != "kernel.cu"
+        named = here[2].endswith(".cu") and here[2] != file
         return f" in line {here[3]}" + f" of {here[2]}" * named
 
     return re.sub(r" in line @(\w+)", line, text)
