@@ -15,6 +15,7 @@ NORMALISE, SUM, ADD = "normalise_in_a_warp", "sum_with_barriers", "add_while_loa
 FORWARD, BACKWARD = "rms_forward_kernel", "rms_backward_kernel"
 LONG_START = "const long long start = (long long)blockIdx.x * vectors;"
 READ = "    __syncthreads();  // all have read it, and the slots may be filled again\n"
+CLEAR = "for (int v = 0; v < VECTORS; v++)\n        total[v] = Vector<WIDTH>();"
 OTHER_RIGHT_KERNELS = [
     (  # at column 0, a brace in a comment and in a string, CUDA's own words
         NORMALISE,
@@ -48,6 +49,7 @@ OTHER_RIGHT_KERNELS = [
     (FORWARD, (LONG_START, "const size_t start = static_cast<size_t>(blockIdx.x) * vectors;")),
     (BACKWARD, ("long long n = blockIdx.x;", "int n = blockIdx.x;"), ("n * v", "(long long)n * v")),
     (BACKWARD, ("partial[(long long)blockIdx.x * vectors", "partial[(int)blockIdx.x * vectors")),
+    (BACKWARD, (CLEAR, "for (auto &one : total)\n        one = Vector<WIDTH>();")),
     (  # start in a long long, and a remainder of it in a bool
         ADD,
         ("const int i =", "const bool odd = start % 2; const long long i = odd * 0 + start +"),

@@ -145,16 +145,22 @@ def _watching(compiler):
     return "-fsanitize=thread,bounds-strict,alignment,null", *([] if old else [unset])
 
 
-def with_lines(text, program):
-    """Replace the addresses in a message, such as @1f2e, by lines of the source."""
+def with_lines(text, program, file):
+    """Replace the addresses in a message, such as @1f2e, by lines of the source.
+
+    A line that #line counts as one of another .cu file than this is named with that file.
+    """
 
     def line(match):
         if not shutil.which("addr2line"):
             return ""
         address = hex(int(match[1], 16) - 1)
         places = call(["addr2line", "-i", "-e", program, address]).stdout
-        here = re.findall(r"(?m)^(?!.*(?:emulator\.h|\?\?):).*:(\d+)", places)
-        return f" in line {here[0]}" if here else ""
+        here = re.search(r"(?m)^(?!.*(?:emulator\.h|\?\?):)(.*/)?(.*):(\d+)", places)
+        if not here:
+            return ""
+        named = here[2].endswith(".cu") and here[2] != file
+        return f" in line {here[3]}" + f" of {here[2]}" * named
 
     return re.sub(r" in line @(\w+)", line, text)
 

@@ -192,7 +192,7 @@ def _require_success(done, launch, seconds, program):
         name = signal.Signals(-done.returncode).name
         raise EmulationError(f"{kernel} crashed ({name}): a write past the end of an array?")
     if done.returncode not in (0, HEARD):
-        message = with_lines(done.stderr.strip(), program)
+        message = with_lines(done.stderr.strip(), program, launch.file)
         raise EmulationError(f"{kernel}: {message}{_quoted(message, launch.source)}")
 
 

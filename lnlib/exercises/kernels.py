@@ -152,7 +152,7 @@ class Trial(NamedTuple):
             self._emulate(source, ORDERS[0], skipped=FAR)
         except BadResult as error:
             if "partial[" not in str(error):  # which has a row for each block: few
-                line = re.search(r" in line \d+", str(error))
+                line = re.search(r" in line \d+( of [\w.]+)?", str(error))
                 return (
                     f"Right for few rows, but wrong behind row {FAR:,}{line[0] if line else ''}. "
                     "An int ends at 2**31: the place where a row begins needs a long long."
@@ -161,7 +161,8 @@ class Trial(NamedTuple):
     def _emulate(self, source, order, counts=None, skipped=0):
         """Launch the kernel once, so many rows and blocks after the first; return all arrays."""
         text = (
-            f'{self.before}\n#line 1 "your source"\n{source}\n#line 1 "the check"\n{self.after}\n'
+            f'#line 1 "layernorm.cu"\n{self.before}\n#line 1 "your source"\n{source}\n'
+            f'#line 1 "the check"\n{self.after}\n'
         )
         arrays, numbers = dict(self.inputs), dict(self.numbers)
         for name, shape in self.outputs.items():

@@ -81,10 +81,11 @@ def _run_rms(text, given):
 
 def _never_cleared(code):
     """Return the name of an array of vectors which only += changes, or None."""
+    code = re.sub(r"\bstore\s*<[^;]*;", "", code)  # which passes it on, but sets nothing
     for declared in re.findall(r"Vector<WIDTH>\s+([^;(=*]*);", code):
         for name in re.findall(r"(\w+)\s*\[VECTORS\]", declared):
             made = rf"\b{name}\s*\[[^;]*?\]\s*(\.at\[[^;]*?\]\s*)?=(?!=)"  # assigned, or passed on
-            passed = rf"[(,&]\s*{name}\s*([,)]|\[(?!VECTORS))"
+            passed = rf"[(,&:]\s*{name}\s*([,)]|\[(?!VECTORS))|=\s*{name}\s*;"
             added = re.search(rf"\b{name}\s*\[[^;]*\+=", code)
             if added and not re.search(f"{made}|{passed}", code):
                 return name

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from ..checker import Score, mistakes
+from ..checker import BadResult, Score, mistakes
 from .data import layer, zero_at_1
 from .registry import exercise
 
@@ -18,15 +18,22 @@ def _stream_cases():
         yield label, (size * a.x, size * (b.x - 1), gamma, eps, a.dy, b.dy)
 
 
+def _as_many(values, name, asked):
+    """Return what a function returned, or say that it should have been so many values."""
+    if not isinstance(values, tuple | list) or len(values) != len(asked.split()):
+        raise BadResult(f"has a function {name} that does not return {asked}")
+    return values
+
+
 def _run_pair(function, x, r, gamma, eps, dy, dz):
     """Call both functions of a pair; return y, z, dx, dr, dgamma."""
     pair = function()
     if pair is None:
         raise NotImplementedError
-    forward, backward = pair
-    y, z, cache = forward(x, r, gamma, eps)
+    forward, backward = _as_many(pair, "add_rms_norm", "forward, backward")
+    y, z, cache = _as_many(forward(x, r, gamma, eps), "forward", "y, z, cache")
     y, z = np.array(y), np.array(z)  # copies: what backward does to its cache must not show
-    dx, dr, dgamma = backward(dy, dz, cache)
+    dx, dr, dgamma = _as_many(backward(dy, dz, cache), "backward", "dx, dr, dgamma")
     return y, z, dx, dr, dgamma
 
 

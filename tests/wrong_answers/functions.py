@@ -64,5 +64,6 @@ WRONG = [
     ("rms_forward_blocked", "out=y[block]", "out=x[block]", "changes x in place"),
     ("add_rms_norm", "z, rstd, gamma", "z, rstd, gamma, x, r", "2.0 values per element"),
     ("add_rms_norm", "z_hat, g = z * rstd", "z *= rstd; z_hat, g = z", "gives other gradients"),
+    ("add_rms_norm", "return dx, dx,", "return dx,", "backward that does not return dx, dr,"),
     ("add_rms_norm", "z = x + r", "x += r; z = x + 0", "but it changes an argument in place"),
 ]
