@@ -23,8 +23,8 @@ def _judge_compensation(function):
     values = np.float32([[1], [2**25], [2**50], [-(2**50)], [-(2**25)]])  # (5, 1): the sum is 1
     if function(values)[0] == 1:
         return (
-            "The numbers are right, by a wider type, and for float64 rows many machines have none. "
-            "Keep the dtype of values in total and in what is carried along."
+            "The numbers are right, by a wider type or by another order of the rows. Add row by "
+            "row, in the dtype of values: for float64 rows many machines have nothing wider."
         )
     values = np.random.default_rng(42).uniform(0.5, 1, (256, 1000)).astype(np.float32)
     off = units_off(function(values), values.sum(axis=0, dtype=np.float64))
