@@ -11,6 +11,10 @@ from lnlib import blocked, gpu, layernorm, textbook
 from lnlib.emulator import compiler
 
 needs_compiler = pytest.mark.skipif(compiler() is None, reason="needs a C++ compiler")
+KERNEL = pytest.param("kernel", marks=needs_compiler)
+each_layer = pytest.mark.parametrize(
+    "layer", ["reference", "staged", "blocked", KERNEL], indirect=True
+)
 
 
 class Layer(NamedTuple):

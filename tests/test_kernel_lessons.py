@@ -7,7 +7,7 @@ import re
 import numpy as np
 import pytest
 from execute_notebooks import NOTEBOOKS, cells_of
-from test_gpu import needs_nvrtc
+from launches import needs_nvrtc
 
 from lnlib import gpu
 from lnlib.gpu import dispatch, residency

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from layers import LAYERS, data
+from layers import LAYERS, data, each_layer
 from oracle import (
     AT_LARGE,
     DENORMAL,
@@ -168,14 +168,16 @@ def test_complex_input_is_not_conjugated(dtype):
     assert all(np.allclose(a, b, rtol=1e-4) for a, b in zip(staged, (dx, dgamma, dbeta)))
 
 
+@each_layer
 @pytest.mark.parametrize("shape", [(5,), (3, 5), (2, 3, 5), (2, 1, 3, 5), (0, 5), (2, 0, 5)])
 def test_any_leading_axes(layer, shape):
-    dy, x, gamma, beta = data(shape)
+    dy, x, gamma, beta = data(shape, np.float32)
     y, dx, dgamma, dbeta = layer.both(dy, x, gamma, beta)
     assert y.shape == dx.shape == shape and dgamma.shape == dbeta.shape == (5,)
     flat = layer.both(dy.reshape(-1, 5), x.reshape(-1, 5), gamma, beta)
     assert np.array_equal(flat.dx, dx.reshape(-1, 5))
-    assert np.allclose(flat.dgamma, dgamma, rtol=1e-14, atol=1e-15)
+    assert np.allclose(flat.dgamma, dgamma, rtol=1e-6, atol=1e-6)
+    assert 0 not in shape or not (dgamma.any() or dbeta.any())
 
 
 def test_gradients_of_the_cache_only():
@@ -204,10 +206,12 @@ def test_lists_are_welcome(layer):
     assert y.shape == dx.shape == (1, 3)
 
 
+@each_layer
 def test_nothing_is_changed_in_place(layer):
-    arrays = data((3, 5))
+    arrays = dy, x, gamma, beta = data((3, 5), np.float32)
     copies = [a.copy() for a in arrays]
-    dy, x, gamma, beta = arrays
+    for array in arrays:
+        array.flags.writeable = False
     _, cache = layer.forward(x, gamma, beta)
     cached = [np.array(a) for a in cache]
     layer.backward(dy, cache)
@@ -215,9 +219,11 @@ def test_nothing_is_changed_in_place(layer):
     assert all(np.array_equal(a, b) for a, b in zip(cache, cached))
 
 
+@each_layer
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
-def test_bad_values_spoil_their_row_only(layer, bad):
-    dy, x, gamma, beta = data((4, 6))
+@pytest.mark.parametrize("D", [6, 600])
+def test_bad_values_spoil_their_row_only(layer, bad, D):
+    dy, x, gamma, beta = data((4, D), np.float32)
     clean = layer.both(dy, x, gamma, beta)
     x[2, 3] = bad
     with np.errstate(invalid="ignore"):
@@ -225,7 +231,7 @@ def test_bad_values_spoil_their_row_only(layer, bad):
     others = [0, 1, 3]
     for now, before in (spoiled.y, clean.y), (spoiled.dx, clean.dx):
         assert np.isnan(now[2]).all()
-        assert np.allclose(now[others], before[others], rtol=1e-13, atol=1e-15)
+        assert np.allclose(now[others], before[others], rtol=1e-6, atol=1e-6)
 
 
 @pytest.mark.parametrize("D", [1, 4])

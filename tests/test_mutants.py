@@ -4,8 +4,8 @@ import functools
 
 import numpy as np
 import pytest
+from launches import LOOPING, ORDERS, arrays, emulate_backward_changed
 from oracle import assert_promise
-from test_gpu import LOOPING, ORDERS, arrays, emulate_backward_changed
 from test_promise import half_of_g_at_its_mean
 
 from lnlib import gpu
@@ -218,6 +218,9 @@ OF_MEANS = {  # name: rows that show it, what the emulator says, text, replaceme
         "in_range = square > 1e-30f && ", "in_range = "),
     "squares that overflow": (lambda: far(size=1e15), SILENT, " && square < 3e38f;", ";"),
     "rest forgotten": (far, SILENT, "(g - of.rest - x_hat", "(g - x_hat"),
+    "mean left in dx": (far, SILENT, "d.at[j], -of.mean)", "d.at[j], 0)"),
+    "gamma * dy rounded before its mean goes": (far, SILENT,
+        "fmaf(gain.at[j], d.at[j], -of.mean)", "gain.at[j] * d.at[j] - of.mean"),
     "mean left in the second sum": (far, SILENT, "d.at[j], -less)", "d.at[j], 0)"),
     "one buffer for all rows": (around_0, RACE, "        buffer = 1 - buffer;\n", ""),
     "one set of slots": (far, RACE, "const Sums3 again = sums_without(mean);",
@@ -225,21 +228,25 @@ OF_MEANS = {  # name: rows that show it, what the emulator says, text, replaceme
 }  # fmt: skip
 
 
-def backward_of(case, source, order):
-    """Run both passes, with a source for the backward kernel."""
-    y, cache = gpu.emulate_forward(*case[1:])
-    return y, *emulate_backward_changed(source, "backward", case[0], cache, order)
+KERNELS = [("backward", name) for name in OF_MEANS]
+KERNELS += [("backward_looping", name) for name, row in OF_MEANS.items() if row[1] is SILENT]
 
 
-@pytest.mark.parametrize("name, order", [(m, ORDERS[k % 3]) for k, m in enumerate(OF_MEANS)])
-def test_mutant_of_the_means_is_caught(name, order):
+@pytest.mark.parametrize("kernel, name", KERNELS)
+def test_mutant_of_the_means_is_caught(kernel, name):
     rows, message, *change = OF_MEANS[name]
-    case = rows()
-    assert_promise(backward_of(case, SOURCE, order), *case)
+    dy, *of_forward = case = rows()
+    y, cache = gpu.emulate_forward(*of_forward)
+    order = ORDERS[len(name) % 3]
+
+    def results(source):
+        return y, *emulate_backward_changed(source, kernel, dy, cache, order)
+
+    assert_promise(results(SOURCE), *case)
     if message is SILENT:
-        results = backward_of(case, mutate(*change), order)
+        wrong = results(mutate(*change))
         with pytest.raises(AssertionError):
-            assert_promise(results, *case)
+            assert_promise(wrong, *case)
     else:
         with pytest.raises(gpu.EmulationError, match=message):
-            backward_of(case, mutate(*change), order)
+            results(mutate(*change))

@@ -7,11 +7,9 @@ import numpy as np
 import pytest
 from bounds import bound
 from execute_notebooks import NOTEBOOKS, cells_of
-from layers import LAYERS, needs_compiler
+from layers import KERNEL, LAYERS, each_layer, needs_compiler
 from oracle import AT_LARGE, BUILT, WORST, fractions, oracle, promised
 
-KERNEL = pytest.param("kernel", marks=needs_compiler)
-layers = pytest.mark.parametrize("layer", ["reference", "staged", "blocked", KERNEL], indirect=True)
 LONGEST = {"kernel": 1025}  # emulated: longer rows take seconds
 
 
@@ -34,7 +32,7 @@ DY = {
 }
 
 
-@layers
+@each_layer
 @pytest.mark.parametrize("kind", DY)
 @pytest.mark.parametrize("D", [16, 256, 768, 1024, 4096])
 def test_rows_with_outliers(layer, kind, D):
@@ -53,7 +51,7 @@ def test_rows_with_outliers(layer, kind, D):
 CLIMBS = {"reference": 6, "staged": 6, "blocked": 6, "kernel": 1}
 
 
-@layers
+@each_layer
 def test_the_adversary_finds_nothing_above_promise_or_bound(layer):
     lengths = [D for D in adversary.LENGTHS if D <= (256 if layer.name == "kernel" else 1024)]
     found = adversary.search(layer, climbs=CLIMBS[layer.name], seed=4, lengths=lengths)
@@ -89,7 +87,7 @@ def test_float64_is_truth_enough(D, offset):
     assert all(np.max(np.abs(a - b) / s) < 1e-14 for a, b, s in zip(results, truths, scales))
 
 
-@layers
+@each_layer
 def test_the_mean_of_g_where_x_hat_is_not_zero(layer):
     """Where g is only -mean(g), x_hat has two levels: rounding all of one level alike moves c."""
     D = LONGEST.get(layer.name, 4097) - 1
@@ -105,7 +103,7 @@ def test_the_mean_of_g_where_x_hat_is_not_zero(layer):
     assert fractions(layer.both(*arrays), *arrays).dx.max() <= AT_LARGE
 
 
-@layers
+@each_layer
 def test_x_hat_with_a_mean_and_g_with_a_mean(layer):
     """The search's worst find: rounding shifts x_hat, and gamma[0] is far from gamma's mean."""
     rng = np.random.default_rng(3)
@@ -117,7 +115,7 @@ def test_x_hat_with_a_mean_and_g_with_a_mean(layer):
     assert fractions(layer.both(*arrays), *arrays).dx.max() <= AT_LARGE
 
 
-@layers
+@each_layer
 def test_sums_that_are_rounded_one_way(layer):
     """Each addition of NumPy's lanes is half way between two numbers, and rounded to the sums'.
 
@@ -146,7 +144,7 @@ def hidden_by_gamma(D, size, ones, rng):
     return [a.astype(np.float32) for a in (dy, x, gamma, 0 * gamma)]
 
 
-@layers
+@each_layer
 @pytest.mark.parametrize("size", [1e-2, 1e-6, 1e-9, 1e-20])
 @pytest.mark.parametrize("D", [16, 64, 1000])
 def test_gamma_that_hides_dy(layer, D, size):
@@ -160,7 +158,7 @@ def test_gamma_that_hides_dy(layer, D, size):
             assert np.all(errors <= above) and above.max() <= 2e-5
 
 
-@layers
+@each_layer
 @pytest.mark.parametrize("D", [16, 64, 254, 1000])
 def test_gamma_that_hides_all_of_dy(layer, D):
     """The scale of dx is 0."""
@@ -169,7 +167,7 @@ def test_gamma_that_hides_all_of_dy(layer, D):
     assert not scales.dx.any() and not layer.both(*arrays).dx.any()
 
 
-@layers
+@each_layer
 @pytest.mark.parametrize("size", [1e6, 1e12])
 def test_one_huge_gamma(layer, size):
     """The entry of dy there is its mean."""
@@ -214,7 +212,7 @@ def mean_of_x_below_its_spread(D):
 ROWS = [bulk_rounded_along_x_hat, half_of_g_at_its_mean, mean_of_x_below_its_spread]
 
 
-@layers
+@each_layer
 @pytest.mark.parametrize("rows", ROWS, ids=lambda rows: rows.__name__)
 @pytest.mark.parametrize("D", [256, 1024, 4096, 16384, 60000])
 def test_rounding_errors_along_x_hat(layer, rows, D):
