@@ -129,7 +129,7 @@ def layer_norm_backward(dy, cache, *, out=None):
     if isinstance(cache, reference.LayerNormCache):
         dx, dgamma, dbeta = reference.layer_norm_backward(dy, cache)
         return _written(out, dx, dy, *cache), dgamma, dbeta
-    dy, dtype = check_backward(dy, cache, BlockedCache)
+    dy, dtype = check_backward(dy, cache, BlockedCache, "x")
     dx = check_out(out, dy, dtype, dy, *cache)
     work, D = np.result_type(dy, cache.gamma), len(cache.gamma)
     flat_dy, flat_dx, flat_x = (a.reshape(-1, D) for a in (dy, dx, cache.x))  # (N, D)

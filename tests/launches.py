@@ -1,13 +1,13 @@
 """Launches of the kernels, for several tests: by the emulator, changed, and with half types."""
 
+import functools
 from importlib.util import find_spec
 
 import numpy as np
 import pytest
 from layers import data
-from oracle import AT_LARGE, Results
+from oracle import AT_LARGE, Results, promised
 
-import lnlib
 from lnlib import gpu
 from lnlib.gpu import dispatch, emulated, passes
 
@@ -16,7 +16,11 @@ BACKWARD = ["backward", "backward_single", "backward_atomic", "backward_looping"
 LOOPING = "row_means", "backward_columns"  # the kernels of backward_looping
 SIZES = [1, 2, 7, 31, 32, 33, 127, 1000, 1024, 4097, 8192, 16384, 20000]
 HALF_TYPES = [name for name in dispatch.STORED if name != "float32" and hasattr(np, name)]
-BITS = {"float16": (5, 10), "uint16": (8, 7), "bfloat16": (8, 7)}  # of exponent and mantissa
+NUMBERS = {  # how the bits of a type are read
+    "float16": lambda bits: bits.view(np.float16),
+    "uint16": lambda bits: (bits.astype(np.uint32) << 16).view(np.float32),
+}
+NUMBERS["bfloat16"] = NUMBERS["uint16"]
 T4 = 64 * 1024  # bytes of shared memory that a block can have
 
 needs_nvrtc = pytest.mark.skipif(not find_spec("cupy"), reason="needs CuPy's NVRTC")
@@ -45,24 +49,27 @@ def emulate_backward_changed(source, changed, dy, cache, order="forward"):
     return passes.backward(usual._replace(run=run), dy, cache, kernel)
 
 
+@functools.cache
+def numbers_of(name):
+    """Return the finite numbers >= 0 of a type of two bytes, in the order of their bits."""
+    assert name in NUMBERS, f"NUMBERS needs how the bits of {name} are read"
+    numbers = NUMBERS[name](np.arange(2**15, dtype=np.uint16))
+    return numbers[np.isfinite(numbers)].astype(np.float64)
+
+
 def to_stored(a, name):
-    """Round numbers to the nearest of a type: a search in all numbers >= 0 that it has."""
-    assert name in BITS, f"BITS needs how many bits of exponent and of mantissa {name} has"
-    exponent_bits, mantissa_bits = BITS[name]
-    exponent, mantissa = np.divmod(
-        np.arange(2 ** (exponent_bits + mantissa_bits)), 2**mantissa_bits
-    )
-    power = exponent - mantissa_bits - 2 ** (exponent_bits - 1) + 1
-    numbers = np.where(exponent, 2**mantissa_bits + mantissa, 2 * mantissa) * 2.0**power
+    """Round numbers to the nearest of a type, by a search in all that it has."""
+    numbers = numbers_of(name)
     nearest = np.searchsorted((numbers[1:] + numbers[:-1]) / 2, np.abs(a))
-    sign = np.signbit(a).astype(int) << exponent_bits + mantissa_bits
-    return (nearest | sign).astype(f"u{np.dtype(name).itemsize}").view(name), numbers
+    return (nearest | np.signbit(a).astype(int) << 15).astype(np.uint16).view(name)
 
 
-def to_float(a, numbers):
-    """Return float64 from the numbers of a type, of which those >= 0 are given in order."""
-    bits = a.view(f"u{a.itemsize}").astype(int)
-    return numbers[bits % len(numbers)] * np.where(bits < len(numbers), 1, -1)
+def to_float(a):
+    """Return numbers of a half type, or of float32, in float64."""
+    if a.dtype == np.float32:
+        return a.astype(np.float64)
+    bits = a.view(np.uint16)
+    return numbers_of(a.dtype.name)[bits % 2**15] * np.where(bits < 2**15, 1, -1)
 
 
 def assert_rounded_once(run, name, mixed, rows, D):
@@ -70,18 +77,14 @@ def assert_rounded_once(run, name, mixed, rows, D):
 
     If mixed, gamma and beta are float32, and so are dgamma and dbeta.
     """
-    given = arrays((rows, D), seed=D, offset=3)
-    stored, numbers = [to_stored(a, name)[0] for a in given], to_stored(given[0], name)[1]
-    case = stored[:2] + (given if mixed else stored)[2:]
-    dy, x, gamma, beta = (a if a.dtype == np.float32 else to_float(a, numbers) for a in case)
-    y, cache = lnlib.layer_norm_forward(x, *np.float64((gamma, beta)), eps=float(np.float32(1e-5)))
-    for result, exact in zip(run(*case), (y, *lnlib.layer_norm_backward(dy, cache))):
+    given, numbers = arrays((rows, D), seed=D, offset=3), numbers_of(name)
+    dy, x, *parameters = (to_stored(a, name) for a in given)
+    case = dy, x, *(given[2:] if mixed else parameters)
+    right, _ = promised(*map(to_float, case))
+    for result, exact in zip(run(*case), right):
         bound = 2 * AT_LARGE * np.abs(exact).max()
-        if mixed and result.ndim == 1:
-            assert result.dtype == np.float32
-        else:
-            assert result.dtype == name
+        assert result.dtype == (np.float32 if mixed and result.ndim == 1 else name)
+        if result.dtype == name:
             k = np.searchsorted(numbers, np.abs(exact))  # the neighbours are numbers k - 1 and k
             bound = bound + (numbers[k] - numbers[np.maximum(k - 1, 0)]) / 2  # half an ulp
-            result = to_float(result, numbers)
-        assert (np.abs(result - exact) <= bound).all()
+        assert (np.abs(to_float(result) - exact) <= bound).all()

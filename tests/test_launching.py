@@ -241,7 +241,7 @@ def test_messages_name_the_missing_part_and_the_command(fake_cupy, monkeypatch, 
         gpu.layer_norm_forward(X, ROW, ROW)
     if part in ("cupy", "cuda.nvrtc.getVersion"):
         with pytest.raises(RuntimeError, match=message):
-            gpu.compile()
+            gpu.compile("sm_90", ["forward<64, 4, 4>"])
 
 
 def test_benchmark_of_the_fake(fake_cupy, monkeypatch, tmp_path, capsys):

@@ -1,6 +1,7 @@
 """layernorm.cu with a mistake in it: none may leave the emulator with right numbers and no word."""
 
 import functools
+from typing import NamedTuple
 
 import numpy as np
 import pytest
@@ -14,9 +15,27 @@ from lnlib.gpu.dispatch import FORWARD
 SOURCE = gpu.read_source()
 RACE = "with no barrier in between"
 SILENT = None  # no diagnosis: they are wrong
-# name: kernel, what the emulator says, text, replacement, which of several occurrences. Rows have
-# 900 entries: forward has 2 warps in a block, backward has 8, with a row each.
-MUTANTS = {
+
+
+class Mutant(NamedTuple):
+    """A mistake in a kernel: what the emulator says, the text, and what stands in its place."""
+
+    kernel: str
+    says: str | None
+    old: str
+    new: str
+    nth: int = 0  # of several places with that text
+
+    @property
+    def source(self):
+        parts = SOURCE.split(self.old)
+        assert len(parts) > self.nth + 1, f"the source has no {self.old!r} at {self.nth}"
+        head, tail = parts[: self.nth + 1], parts[self.nth + 1 :]
+        return self.old.join(head) + self.new + self.old.join(tail)
+
+
+# Rows have 900 entries: forward has 2 warps in a block, backward has 8, with a row each.
+MUTANTS = {  # name: the fields of a `Mutant`
     "barrier of block_sum removed": ("forward", RACE, "    __syncthreads();\n", ""),
     "barrier between rows of sums removed": ("backward", RACE, "        __syncthreads();\n", ""),
     "barrier before the report removed": ("backward_single",
@@ -147,11 +166,7 @@ MUTANTS = {
 }  # fmt: skip
 
 
-def mutate(old, new, nth=0):
-    """Return the source with the nth occurrence of old replaced."""
-    parts = SOURCE.split(old)
-    assert len(parts) > nth + 1, f"the source does not contain {old!r} {nth + 1} times"
-    return old.join(parts[: nth + 1]) + new + old.join(parts[nth + 1 :])
+MUTANTS = {name: Mutant(*fields) for name, fields in MUTANTS.items()}
 
 
 @functools.cache
@@ -174,20 +189,20 @@ def both_passes(kernel, source, order, sigma=1):
 
 @pytest.mark.parametrize("name, order", [(m, ORDERS[k % 3]) for k, m in enumerate(MUTANTS)])
 def test_mutant_is_caught(name, order):
-    kernel, message, *change = MUTANTS[name]
-    source = mutate(*change)
-    if message is SILENT:
+    mutant = MUTANTS[name]
+    if mutant.says is SILENT:
         overflow = name == "overflow not noticed"
-        case, results = both_passes(kernel, source, order, sigma=1e20 if overflow else 1)
+        sigma = 1e20 if overflow else 1
+        case, results = both_passes(mutant.kernel, mutant.source, order, sigma)
         assert not overflow or np.isfinite(results[0]).any()
         with pytest.raises(AssertionError):
             assert_promise(results, *case)
     else:
-        with pytest.raises(gpu.EmulationError, match=message):
-            both_passes(kernel, source, order)
+        with pytest.raises(gpu.EmulationError, match=mutant.says):
+            both_passes(mutant.kernel, mutant.source, order)
 
 
-@pytest.mark.parametrize("kernel", dict.fromkeys(kernel for kernel, *_ in MUTANTS.values()))
+@pytest.mark.parametrize("kernel", dict.fromkeys(mutant.kernel for mutant in MUTANTS.values()))
 def test_the_source_itself_passes_the_same_test(kernel):
     case, results = both_passes(kernel, SOURCE, "reverse")
     assert_promise(results, *case)
@@ -210,7 +225,7 @@ def rounded_alike():
 
 
 # What a row's backward pass takes for the mean of g, in rows of several warps.
-OF_MEANS = {  # name: rows that show it, what the emulator says, text, replacement
+OF_MEANS = {  # name: rows that show it, and the fields of a `Mutant` but its kernel
     "second sum never": (far, SILENT, "in_range && limit * mean * mean <= var", "true"),
     "limit for all lengths": (rounded_alike, SILENT, "fmaxf(2, 1 / (36 * one_over_D))", "2"),
     "squares of dy": (lambda: far(level=0.1), SILENT, "sum(product(g, g))", "sum(product(d, d))"),
@@ -229,12 +244,15 @@ OF_MEANS = {  # name: rows that show it, what the emulator says, text, replaceme
 
 
 KERNELS = [("backward", name) for name in OF_MEANS]
-KERNELS += [("backward_looping", name) for name, row in OF_MEANS.items() if row[1] is SILENT]
+KERNELS += [
+    ("backward_looping", name) for name, (_, says, *_) in OF_MEANS.items() if says is SILENT
+]
 
 
 @pytest.mark.parametrize("kernel, name", KERNELS)
 def test_mutant_of_the_means_is_caught(kernel, name):
-    rows, message, *change = OF_MEANS[name]
+    rows, *fields = OF_MEANS[name]
+    mutant = Mutant(kernel, *fields)
     dy, *of_forward = case = rows()
     y, cache = gpu.emulate_forward(*of_forward)
     order = ORDERS[len(name) % 3]
@@ -243,10 +261,10 @@ def test_mutant_of_the_means_is_caught(kernel, name):
         return y, *emulate_backward_changed(source, kernel, dy, cache, order)
 
     assert_promise(results(SOURCE), *case)
-    if message is SILENT:
-        wrong = results(mutate(*change))
+    if mutant.says is SILENT:
+        wrong = results(mutant.source)
         with pytest.raises(AssertionError):
             assert_promise(wrong, *case)
     else:
-        with pytest.raises(gpu.EmulationError, match=message):
-            results(mutate(*change))
+        with pytest.raises(gpu.EmulationError, match=mutant.says):
+            results(mutant.source)
