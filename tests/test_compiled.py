@@ -2,65 +2,58 @@
 
 import numpy as np
 import pytest
-from layers import needs_compiler
-from oracle import WORST, assert_promise
+from layers import data, needs_compiler
+from oracle import AT_LARGE, WORST, assert_promise
 
 from lnlib import compiled
 
-rng = np.random.default_rng(60)
 
-
-def passes(dy, x, gamma, beta, stream):
+def assert_kept(dy, x, gamma, beta, stream=True, limit=AT_LARGE):
+    """Hold the loops to the promise, with these arrays in float32."""
+    case = dy, x, gamma, beta = [a.astype(np.float32) for a in (dy, x, gamma, beta)]
     y, dx = compiled.empty(x.shape), compiled.empty(x.shape)
     y[:], dx[:] = np.nan, np.nan
-    return y, dx, *compiled.run_both(compiled.load(), dy, x, gamma, beta, y, dx, stream)
+    sums = compiled.run_both(compiled.load(), *case, y, dx, stream)
+    assert_promise((y, dx, *sums), *case, limit=limit)
 
 
 @needs_compiler
 @pytest.mark.parametrize("offset, mean_of_dy", [(0, 0), (1e5, 1e4), (1e7, 0)])
 @pytest.mark.parametrize("D", [2, 3, 17, 64, 100, 768, 1025, 16384])
 def test_the_promise(D, offset, mean_of_dy):
-    gamma, beta = (0.5 + rng.standard_normal((2, D))).astype(np.float32)
-    x = (offset + rng.standard_normal((37, D))).astype(np.float32)
-    dy = (mean_of_dy + rng.standard_normal((37, D))).astype(np.float32)
+    dy, *others = data((37, D), seed=D, offset=offset)
     for stream in (True, False):
-        assert_promise(passes(dy, x, gamma, beta, stream), dy, x, gamma, beta)
+        assert_kept(dy + mean_of_dy, *others, stream)
 
 
 @needs_compiler
 @pytest.mark.parametrize("D", [64, 1000, 16384])
 def test_rows_with_an_outlier_and_dy_along_x_hat(D):
-    x = np.where(np.arange(D) % 2, -1.0, 1.0) * rng.uniform(0.5, 2, (20, 1))
+    _, x, gamma, beta = data((20, D))
+    x = np.where(np.arange(D) % 2, -1.0, 1.0) * np.abs(x[:, :1])
     x[:10, 0], x[10:, D // 2] = D**0.5, 100
     dy = x - x.mean(axis=-1, keepdims=True)
     dy[::2] = np.sign(dy[::2])
-    gamma, beta = rng.uniform(0.5, 2, (2, D)).astype(np.float32)
-    dy, x = dy.astype(np.float32), (1e5 + x).astype(np.float32)
-    assert_promise(passes(dy, x, gamma, beta, True), dy, x, gamma, beta, limit=WORST)
+    assert_kept(dy, 1e5 + x, gamma, beta, limit=WORST)
 
 
 @needs_compiler
 def test_columns_of_many_rows():
-    N, D = 50_000, 16
-    x = rng.standard_normal((N, D), dtype=np.float32)
-    dy = 1 + x  # so that the terms of either sum have a mean
-    gamma, beta = np.ones((2, D), np.float32)
-    assert_promise(passes(dy, x, gamma, beta, True), dy, x, gamma, beta)
+    _, x, gamma, beta = data((50_000, 16))
+    assert_kept(1 + x, x, gamma, beta)  # the terms of either sum have a mean
 
 
 @needs_compiler
 @pytest.mark.parametrize("offset", [0, 1e5])
 def test_rows_that_begin_far_from_their_mean(offset):
-    dy, x = rng.standard_normal((2, 20, 768))
+    dy, x, gamma, beta = data((20, 768), offset=offset)
     x[:, :64] += np.linspace(1, 1000, 20)[:, None]
-    dy, x = dy.astype(np.float32), (offset + x).astype(np.float32)
-    gamma, beta = rng.uniform(0.5, 2, (2, 768)).astype(np.float32)
-    assert_promise(passes(dy, x, gamma, beta, True), dy, x, gamma, beta)
+    assert_kept(dy, x, gamma, beta)
 
 
 @needs_compiler
 def test_copy():
-    x = rng.standard_normal((5, 104)).astype(np.float32)
+    x = np.arange(520, dtype=np.float32).reshape(5, 104)
     for stream in (False, True):
         y = np.zeros_like(x)
         compiled.load()("copy", x, y, *x.shape, stream)
