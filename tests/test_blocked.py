@@ -184,50 +184,6 @@ def test_a_rest_that_always_points_the_same_way(seed):
     )  # of sums that cancel to a 400th of their terms
 
 
-@pytest.mark.parametrize("D", [4, 64, 768])
-def test_constant_dy_whose_rounding_errors_all_point_the_same_way(D):
-    """What a loss that is a mean sends back."""
-    _, x, gamma, beta = data((4000, D), np.float32)
-    _, cache = blocked.layer_norm_forward(x, gamma, beta)
-    for constant in np.float32([0.1, 1 / 3, 0.7, 1 / 4000, 0.55, 0.9]):
-        _, _, dbeta = blocked.layer_norm_backward(np.full_like(x, constant), cache)
-        assert norm_wise(dbeta, np.full(D, 4000 * float(constant))) <= 4e-7
-
-
-def one_hot(D):
-    x = np.zeros((2, D), np.float32)
-    x[:, 0] = 1
-    dy = np.full((2, D), -2e-5, np.float32)
-    dy[:, 0] = 1
-    return dy, x
-
-
-def one_large_entry(D):
-    x = np.random.default_rng(0).standard_normal((2, D)).astype(np.float32)
-    dy = (1e-3 * np.sign(x)).astype(np.float32)
-    x[:, 5], dy[:, 5] = 3000, 1
-    return dy, x
-
-
-@pytest.mark.parametrize("D", [384, 700, 768, 4096])
-@pytest.mark.parametrize("make", [one_hot, one_large_entry])
-def test_one_product_that_could_swallow_all_others(make, D):
-    dy, x = make(D)
-    gamma, beta = np.ones((2, D), np.float32)
-    right, scales = oracle(dy, x, gamma, beta)
-    assert norm_wise(both(dy, x, gamma, beta).dx, right.dx, scales.dx) <= 4e-7
-
-
-def test_sums_of_blocks_that_are_left_to_the_reference_are_not_rounded():
-    dy, x, gamma, beta = data((600, 32), np.float16)
-    dy[300:], x[::50] = -dy[:300], 6e4 * np.sign(x[::50])  # the sums nearly cancel, late
-    right, _ = promised(*(a.astype(np.float64) for a in (dy, x, gamma, beta)))
-    got = both(dy, x, gamma, beta)
-    for a, b in (got.dgamma, right.dgamma), (got.dbeta, right.dbeta):
-        half_ulp = np.spacing(np.abs(b).astype(np.float16)).astype(np.float64) / 2
-        assert np.all(np.abs(a.astype(np.float64) - b) <= 1.01 * half_ulp + 2e-5)
-
-
 @pytest.mark.parametrize("size, small", [(1e14, 1e-12), (1e-10, 1e-30), (1e16, 1e10), (1e5, 1e-30)])
 def test_products_of_very_large_and_very_small_numbers(size, small):
     dy, x, gamma, beta = data((5, 64), np.float32, offset=2)

@@ -224,7 +224,10 @@ MISSING = {  # what of CuPy answers how: what the message says
     "cuda.runtime.driverGetVersion": (lambda: 0, "there is no NVIDIA driver"),
     "cuda.runtime.getDeviceCount": (lambda: 1 / 0, r"CUDA does not start \(division by zero\)"),
     "cuda.nvrtc.getVersion": (lambda: 1 / 0, rf"NVRTC, .*, is missing: {INSTALL} \(division"),
-    "RawKernel": (lambda *words: 1 / 0, rf"headers: {INSTALL} \(division by zero\)"),
+    "RawKernel": (
+        lambda *words: mock.Mock(compile=lambda: 1 / 0),
+        rf"headers: {INSTALL} \(division by zero\)",
+    ),
 }
 
 
