@@ -82,35 +82,41 @@ def test_sizes_beyond_the_kernels_integers(shape):
 # ---- Configurations ------------------------------------------------------------------------------
 
 
-def test_rows_too_long_for_the_chip_are_read_again():
-    def chosen(kernel, D, width, limit=227 * 1024):
-        return dispatch.choose(kernel, D, width, limit).expression
-
-    assert chosen("forward", 16384, 4) == "forward<512, 8, 4, 1>"
-    assert chosen("forward", 16385, 1) == "forward_looping<256, 1>"
-    assert chosen("forward", 128, 4) == "forward<32, 1, 4, 4>"
-    assert chosen("backward", 16384, 4) == "backward<512, 8, 4, 1, 1, IN_SHARED>"
-    assert chosen("backward", 16384, 1) == "backward_columns<256, 1>"
-    assert chosen("backward", 1024, 4) == "backward<32, 8, 4, 8, 2, IN_SHARED>"
-    # older and smaller GPUs have less shared memory: 64 KiB, or 99
-    for limit in T4, 99 * 1024:
-        assert chosen("backward", 512, 4, limit) == "backward<32, 4, 4, 8, 2, IN_SHARED>"
-        assert chosen("backward", 768, 4, limit) == "backward<64, 3, 4, 1, 12, IN_REGISTERS>"
-        assert chosen("backward", 4096, 4, limit) == "backward<512, 2, 4, 1, 2, IN_REGISTERS>"
-        assert chosen("backward", 8192, 4, limit) == "backward<1024, 2, 4, 1, 1, IN_REGISTERS>"
-        assert chosen("backward", 16384, 4, limit) == "backward_columns<256, 4>"
-    assert chosen("backward_looping", 64, 4) == "backward_columns<256, 4>"
-    mixed = dispatch.types_of("uint16", "float32")
-    name = dispatch.choose("backward", 768, 8, T4, mixed).expression  # 12 is not a multiple of 8
-    assert name == "backward<128, 1, 8, 1, 8, IN_REGISTERS, __nv_bfloat16, float>"
-    for kernel, D in ("backward_single", 16385), ("backward_atomic", 16385):
-        with pytest.raises(ValueError, match=f"{kernel} cannot hold rows of {D} entries"):
-            dispatch.choose(kernel, D, 1)
-    with pytest.raises(ValueError, match="backward_atomic is for float32"):
-        dispatch.choose("backward_atomic", 64, 8, types=("__half",))
+H100 = 227 * 1024  # bytes of shared memory that a block can have
+BFLOAT16 = dispatch.types_of("uint16", "float32")
+CHOSEN = [  # kernel, D, entries per load, shared memory, types: what is launched
+    ("forward", 128, 4, H100, (), "forward<32, 1, 4, 4>"),
+    ("forward", 16384, 4, H100, (), "forward<512, 8, 4, 1>"),
+    ("forward", 16385, 1, H100, (), "forward_looping<256, 1>"),
+    ("backward", 1024, 4, H100, (), "backward<32, 8, 4, 8, 2, IN_SHARED>"),
+    ("backward", 16384, 4, H100, (), "backward<512, 8, 4, 1, 1, IN_SHARED>"),
+    ("backward", 16384, 1, H100, (), "backward_columns<256, 1>"),
+    ("backward_looping", 64, 4, H100, (), "backward_columns<256, 4>"),
+    ("backward", 512, 4, T4, (), "backward<32, 4, 4, 8, 2, IN_SHARED>"),
+    ("backward", 768, 4, T4, (), "backward<64, 3, 4, 1, 12, IN_REGISTERS>"),
+    ("backward", 4096, 4, T4, (), "backward<512, 2, 4, 1, 2, IN_REGISTERS>"),
+    ("backward", 8192, 4, 99 * 1024, (), "backward<1024, 2, 4, 1, 1, IN_REGISTERS>"),
+    ("backward", 16384, 4, 99 * 1024, (), "backward_columns<256, 4>"),
+    ("backward", 768, 8, T4, BFLOAT16,  # 12 entries are not a multiple of 8
+     "backward<128, 1, 8, 1, 8, IN_REGISTERS, __nv_bfloat16, float>"),
+]  # fmt: skip
 
 
-@pytest.mark.parametrize("limit", [64 * 1024, 99 * 1024, 227 * 1024])
+@pytest.mark.parametrize("kernel, D, width, limit, types, expression", CHOSEN)
+def test_what_is_launched(kernel, D, width, limit, types, expression):
+    """Rows that are too long for the chip are read again; older GPUs have less shared memory."""
+    assert dispatch.choose(kernel, D, width, limit, types).expression == expression
+
+
+@pytest.mark.parametrize("kernel", ["backward_single", "backward_atomic"])
+def test_what_a_kernel_was_not_written_for(kernel):
+    with pytest.raises(ValueError, match=f"{kernel} cannot hold rows of 16385 entries"):
+        dispatch.choose(kernel, 16385, 1)
+    with pytest.raises(ValueError, match=f"{kernel} is for float32"):
+        dispatch.choose(kernel, 64, 8, types=("__half",))
+
+
+@pytest.mark.parametrize("limit", [T4, 99 * 1024, H100])
 @pytest.mark.parametrize("dtype", ["float32", *HALF_TYPES])
 def test_whatever_can_be_launched_is_compiled(dtype, limit):
     names, types = set(dispatch.every(limit, dtype)), dispatch.types_of(dtype, dtype)
@@ -262,6 +268,9 @@ def test_benchmark_of_the_fake(fake_cupy, monkeypatch, tmp_path, capsys):
     failed = {key for key, one in rungs.items() if "failed" in one}
     assert {rung for *_, rung in failed} == {"atomics", "single launch"}  # of half types
     assert len(failed) == 6
+    copied = rungs["forward", "float32", "copy"]
+    size = 2 * 4 * (9 * 32 + 32) + 9 * 3 * 4
+    assert copied["GB/s"] == pytest.approx(size / copied["microseconds"] / 1e3)
     for which, dtype, rung in rungs.keys() - failed:
         one, copy = rungs[which, dtype, rung], rungs[which, dtype, "copy"]
         assert one["p10"] <= one["microseconds"] <= one["p90"]
