@@ -92,9 +92,10 @@ def layer_norm_forward(x, gamma, beta, eps=1e-5, *, out=None):
     y = check_out(out, x, dtype, x)
     flat_x, flat_y = (a.reshape(-1, x.shape[-1]) for a in (x, y))  # (N, D) each
     with _numpy_settings(x.shape[-1]):
-        _, mean_lo, rstd = statistics = _write_y(flat_x, gamma, beta, eps, flat_y)
+        mean, mean_lo, rstd = _write_y(flat_x, gamma, beta, eps, flat_y)
         fits = (np.abs(mean_lo) * rstd <= 1) & (rstd > 1e-3) & (rstd < 1e4)
-    kept = BlockedCache(x, *statistics.reshape(3, *x.shape[:-1], 1), gamma)
+    of_rows = (a.reshape(*x.shape[:-1], 1) for a in (mean, mean_lo, rstd))
+    kept = BlockedCache(x, *of_rows, gamma)
     if not fits.all():
         y[...], kept = reference.layer_norm_forward(x, gamma, beta, eps)
     return y, kept
