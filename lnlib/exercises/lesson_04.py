@@ -110,6 +110,7 @@ MERGE_TERMS = Terms(
 
 @exercise("n mean m2", _merge_cases, rtol=1e-8, terms=MERGE_TERMS, judge=_judge_cancellation)
 @mistakes("""
+    delta * n_b / n => delta * n_a / n  # the weights have changed places: the longer pulls harder.
     m2_a + m2_b => n_a * m2_a + n_b * m2_b  # m2_a and m2_b are no variances; they are sums.
 """)
 def merge_parts(n_a, mean_a, m2_a, n_b, mean_b, m2_b):
