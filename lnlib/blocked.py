@@ -92,9 +92,10 @@ def layer_norm_forward(x, gamma, beta, eps=1e-5, *, out=None):
     y = check_out(out, x, dtype, x)
     flat_x, flat_y = (a.reshape(-1, x.shape[-1]) for a in (x, y))  # (N, D) each
     with _numpy_settings(x.shape[-1]):
-        _, mean_lo, rstd = statistics = _write_y(flat_x, gamma, beta, eps, flat_y)
+        mean, mean_lo, rstd = _write_y(flat_x, gamma, beta, eps, flat_y)
         fits = (np.abs(mean_lo) * rstd <= 1) & (rstd > 1e-3) & (rstd < 1e4)
-    kept = BlockedCache(x, *statistics.reshape(3, *x.shape[:-1], 1), gamma)
+    of_rows = (a.reshape(*x.shape[:-1], 1) for a in (mean, mean_lo, rstd))
+    kept = BlockedCache(x, *of_rows, gamma)
     if not fits.all():
         y[...], kept = reference.layer_norm_forward(x, gamma, beta, eps)
     return y, kept
@@ -129,7 +130,7 @@ def layer_norm_backward(dy, cache, *, out=None):
     if isinstance(cache, reference.LayerNormCache):
         dx, dgamma, dbeta = reference.layer_norm_backward(dy, cache)
         return _written(out, dx, dy, *cache), dgamma, dbeta
-    dy, dtype = check_backward(dy, cache, BlockedCache)
+    dy, dtype = check_backward(dy, cache, BlockedCache, "x")
     dx = check_out(out, dy, dtype, dy, *cache)
     work, D = np.result_type(dy, cache.gamma), len(cache.gamma)
     flat_dy, flat_dx, flat_x = (a.reshape(-1, D) for a in (dy, dx, cache.x))  # (N, D)

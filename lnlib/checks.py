@@ -63,7 +63,7 @@ def check_forward(x, gamma, beta, eps):
     return x, gamma.astype(work), beta.astype(work), eps, dtype
 
 
-def check_backward(dy, cache, kind):
+def check_backward(dy, cache, kind, like):
     """Check the arguments of a backward pass.
 
     Parameters
@@ -72,7 +72,9 @@ def check_backward(dy, cache, kind):
     cache : object
         Should be a cache of that kind.
     kind : type
-        A NamedTuple whose first field is x or x_hat.
+        A NamedTuple.
+    like : str
+        The name of its field that has the shape of dy.
 
     Returns
     -------
@@ -88,7 +90,7 @@ def check_backward(dy, cache, kind):
     if not isinstance(cache, kind):
         raise TypeError(f"cache must be a {kind.__name__}, got {type(cache).__name__}")
     dy = check_floating("dy", dy)
-    kept = cache[0]  # x_hat or x
+    kept = getattr(cache, like)
     if dy.shape != kept.shape:
         raise ValueError(
             f"dy must have the shape of x in the forward pass, {kept.shape}, got {dy.shape}"

@@ -514,8 +514,9 @@ def _best_extrapolation(slopes, near, within):
     steps may agree by chance.
     """
     table = np.array(slopes)  # (steps, 5)
-    values, noise, sizes, steps, _ = table[np.isfinite(table).all(axis=1)].T
-    noise = noise * _noise_factor(values, noise, steps)
+    finite = _Slope(*table[np.isfinite(table).all(axis=1)].T)  # (steps,) each
+    values, steps = finite.value, finite.step
+    noise = finite.error * _noise_factor(values, finite.error, steps)
     best, rounding = _UNKNOWN._replace(error=np.inf), np.inf
     for k in range(1, len(steps)):
         coarse, fine, ratio = values[:-1], values[1:], (steps[:-k] / steps[k:]) ** 2 - 1
@@ -525,7 +526,7 @@ def _best_extrapolation(slopes, near, within):
         errors = np.fmin(np.fmax(errors, np.abs(values - near) - within), np.inf)  # no nan
         i = np.argmin(errors)
         if errors[i] < best.error:
-            best, rounding = _Slope(values[i], errors[i], sizes[i + k]), noise[i]
+            best, rounding = _Slope(values[i], errors[i], finite.size[i + k]), noise[i]
     return best, rounding
 
 
@@ -564,8 +565,9 @@ def _judged(slopes, rtol):
     """
     if not slopes:
         return np.nan, ""
-    value, error, size, *_ = np.transpose(slopes)  # (entries,) each
-    largest, known = np.fmax.reduce(size, initial=0), _SAFETY * error
+    found = _Slope(*np.transpose(slopes))  # (entries,) each
+    value, size, known = found.value, found.size, _SAFETY * found.error
+    largest = np.fmax.reduce(size, initial=0)
     with np.errstate(all="ignore"):
         allowed = rtol * size + known + _ROUNDING * largest
         relative = np.where(value == 0, 0, rtol * np.abs(value) / allowed)

@@ -112,7 +112,7 @@ def layer_norm_backward(dy, cache):
     ValueError
         If dy does not have the shape of the cached x_hat.
     """
-    dy, dtype = check_backward(dy, cache, LayerNormCache)
+    dy, dtype = check_backward(dy, cache, LayerNormCache, "x_hat")
     x_hat, rstd, gamma = cache
     g = centred_product(gamma, dy)  # (..., D), less what would move the mean of x
     g -= x_hat * _wide_mean(g * x_hat).astype(g.dtype, copy=False)  # what moves the variance
@@ -139,7 +139,8 @@ def layer_norm_backward_staged(dy, x, gamma, eps=1e-5):
     std = np.sqrt(_wide_mean(xc * xc) + eps)  # (..., 1)
     rstd = (1 / std).astype(xc.dtype, copy=False)  # (..., 1)
     x_hat = xc * rstd  # (..., D)
-    dy, dtype = check_backward(dy, LayerNormCache(x_hat, rstd, gamma), LayerNormCache)
+    cache = LayerNormCache(x_hat, rstd, gamma)
+    dy, dtype = check_backward(dy, cache, LayerNormCache, "x_hat")
     # backward: the same nodes, from the last to the first
     D = x.shape[-1]
     rows = tuple(range(x.ndim - 1))

@@ -53,6 +53,13 @@ def roundings_of(layer, D, blas):
     return Roundings(PAIRWISE, after=1, mean=PAIRWISE + 1, product=2)  # products are in float64
 
 
+class Bounds(NamedTuple):
+    """Bounds for the errors of each row, (N,), in units of the promise's scales."""
+
+    y: np.ndarray
+    dx: np.ndarray
+
+
 class Exact:
     """The exact layer's numbers: h, x_hat and C, M, E, r as the theorem has them.
 
@@ -139,7 +146,7 @@ def centred_g_and_coefficient(layer, row, n, rho, shift, offset):
 
 
 def bound(layer, dy, x, gamma, beta, eps=1e-5, blas=BLAS):
-    """Return bounds for y and dx of each row, (N,), in units of the promise's scales.
+    """Return the `Bounds` of a layer.
 
     blas is the depth of BLAS's sums in the blocked layer, and depends on the processor.
     There a row counts as alone in its block: rows that make its block centre it add about 1 %.
@@ -162,4 +169,5 @@ def bound(layer, dy, x, gamma, beta, eps=1e-5, blas=BLAS):
     if layer == "blocked":
         dx = dx + 3 * U * (k + offset * E)
     with np.errstate(divide="ignore", invalid="ignore"):  # a constant dy has no scale
-        return [SECOND_ORDER * (e / s).max(axis=-1) for e, s in ((y, scale_y), (dx, largest(b)))]
+        off = [SECOND_ORDER * (e / s).max(axis=-1) for e, s in ((y, scale_y), (dx, largest(b)))]
+    return Bounds(*off)

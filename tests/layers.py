@@ -5,11 +5,16 @@ from typing import NamedTuple
 
 import numpy as np
 import pytest
+from oracle import Results
 
 from lnlib import blocked, gpu, layernorm, textbook
 from lnlib.emulator import compiler
 
 needs_compiler = pytest.mark.skipif(compiler() is None, reason="needs a C++ compiler")
+KERNEL = pytest.param("kernel", marks=needs_compiler)
+each_layer = pytest.mark.parametrize(
+    "layer", ["reference", "staged", "blocked", KERNEL], indirect=True
+)
 
 
 class Layer(NamedTuple):
@@ -20,9 +25,9 @@ class Layer(NamedTuple):
     backward: Callable
 
     def both(self, dy, x, gamma, beta, *eps):
-        """Return y, dx, dgamma, dbeta; without eps for the layer's own."""
+        """Return the results of both passes; without eps for the layer's own."""
         y, cache = self.forward(x, gamma, beta, *eps)
-        return y, *self.backward(dy, cache)
+        return Results(y, *self.backward(dy, cache))
 
 
 def _staged_forward(x, gamma, beta, eps=1e-5):

@@ -2,6 +2,7 @@
 
 import math
 from decimal import Decimal, localcontext
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -11,25 +12,35 @@ AT_LARGE, WORST, BUILT = 4e-7, 1e-6, 2e-6
 DENORMAL = 2.0**-149 / AT_LARGE  # below this float32 has fewer digits than the promise
 
 
-def oracle(dy, x, gamma, beta, eps=1e-5):
-    """Return y, dx, dgamma, dbeta and the scale of each row of dx, as float64 (x: (N, D)).
+class Results(NamedTuple):
+    """What both passes give; or something for each of these, such as its scale or its error."""
 
-    In decimal arithmetic, with 60 digits.
+    y: Any
+    dx: Any
+    dgamma: Any
+    dbeta: Any
+
+    def largest(self):
+        """Return the largest of all numbers."""
+        return max(np.max(a) for a in self)
+
+
+def oracle(dy, x, gamma, beta, eps=1e-5):
+    """Return the results for x, (N, D), and the scales to which the promise is relative.
+
+    In decimal arithmetic, with 60 digits; rounded to float64.
     """
     with localcontext() as context:
         context.prec = 60
         decimal = np.vectorize(lambda v: Decimal(float(v)), otypes=[object])
         eps = decimal(x.dtype.type(eps)).item()  # the eps that this dtype can hold
         root = np.vectorize(Decimal.sqrt, otypes=[object])
-        results, scales = _layer(*map(decimal, (dy, x, gamma, beta)), eps, root, sum)
-        return [a.astype(np.float64) for a in (*results, scales[1])]
+        both = _layer(*map(decimal, (dy, x, gamma, beta)), eps, root, sum)
+        return [Results(*(np.asarray(a, np.float64) for a in one)) for one in both]
 
 
 def promised(dy, x, gamma, beta, eps=1e-5):
-    """Return (y, dx, dgamma, dbeta), and the four scales to which the promise is relative.
-
-    In float64, of float32 input.
-    """
+    """Return what `oracle` does, of float32 input and in float64."""
     eps = float(x.dtype.type(eps))
     return _layer(*(a.astype(np.float64) for a in (dy, x, gamma, beta)), eps, np.sqrt, math.fsum)
 
@@ -48,9 +59,9 @@ def _layer(dy, x, gamma, beta, eps, root, exact_sum):
     g = gamma * dy  # exact, even in float64
     g = g - np.array([[exact_sum(row)] for row in g.tolist()]) / g.shape[-1]
     dx = rstd * (g - x_hat * mean(g * x_hat))
-    results = gamma * x_hat + beta, dx, (dy * x_hat).sum(axis=0), dy.sum(axis=0)
+    results = Results(gamma * x_hat + beta, dx, (dy * x_hat).sum(axis=0), dy.sum(axis=0))
     size = np.abs(x_hat)
-    scales = (
+    scales = Results(
         largest(gamma) * largest(x_hat) + largest(beta),  # (N, 1)
         rstd * largest(np.abs(g) + size * mean(np.abs(g) * size)),  # (N, 1)
         (np.abs(dy) * (1 + size)).sum(axis=0).max(),
@@ -68,26 +79,28 @@ def norm_wise(value, truth, scale=None):
 
 
 def assert_promise(got, dy, x, gamma, beta, eps=1e-5, limit=AT_LARGE, sums=None):
-    """Hold y, dx, dgamma, dbeta to a fraction of their scales; sums: another for the last two."""
-    y, dx, dy, x = (a.reshape(-1, len(gamma)) for a in (*got[:2], dy, x))  # (N, D) each
-    errors = [e.max() for e in fractions((y, dx, *got[2:]), dy, x, gamma, beta, eps)]
-    message = dict(zip(("y", "dx", "dgamma", "dbeta"), errors))
-    assert max(errors[:2]) <= limit and max(errors[2:]) <= (sums or limit), message
+    """Hold the results to a fraction of their scales; sums: another one for dgamma and dbeta."""
+    y, dx, *of_all_rows = got
+    y, dx, dy, x = (a.reshape(-1, len(gamma)) for a in (y, dx, dy, x))  # (N, D) each
+    errors = fractions((y, dx, *of_all_rows), dy, x, gamma, beta, eps)
+    errors = Results(*(e.max() for e in errors))
+    assert max(errors.y, errors.dx) <= limit, errors
+    assert max(errors.dgamma, errors.dbeta) <= (sums or limit), errors
 
 
 def assert_y_and_dx(got, dy, x, gamma, beta, eps=1e-5, limit=AT_LARGE, least=0):
-    """Hold y and dx (its scale and least) to the oracle; return the right dgamma and dbeta."""
-    y, dx, *sums, scale = oracle(dy, x, gamma, beta, eps)
-    assert norm_wise(got[0], y) <= limit
-    assert norm_wise(got[1], dx, scale + least) <= limit
-    return sums
+    """Hold y and dx to the oracle, dx relative to its scale and least; return what is right."""
+    right, scales = oracle(dy, x, gamma, beta, eps)
+    assert norm_wise(got.y, right.y) <= limit
+    assert norm_wise(got.dx, right.dx, scales.dx + least) <= limit
+    return right
 
 
 def fractions(got, dy, x, gamma, beta, eps=1e-5):
-    """Return the errors of y, dx (each row's, (N,)), dgamma and dbeta, in units of their scales."""
+    """Return the errors of the results in units of their scales; those of y and dx are (N,)."""
     with np.errstate(invalid="ignore", divide="ignore"):
         errors = [
             np.where(value == truth, 0, np.abs(value - truth) / scale)
             for value, truth, scale in zip(got, *promised(dy, x, gamma, beta, eps))
         ]
-    return [e.max(axis=-1) for e in errors]
+    return Results(*(e.max(axis=-1) for e in errors))

@@ -7,7 +7,7 @@ import re
 import numpy as np
 import pytest
 from execute_notebooks import NOTEBOOKS, cells_of
-from test_gpu import needs_nvrtc
+from launches import needs_nvrtc
 
 from lnlib import gpu
 from lnlib.gpu import dispatch, residency
@@ -104,7 +104,7 @@ def test_what_becomes_of_roots():
         x[0] = rsqrtf(x[0]);
         x[1] = 1.0f / sqrtf(x[1]);
     }"""
-    ptx = gpu.compile(kernels=["roots<1>"], source=roots)["roots<1>"].ptx
+    ptx = gpu.compile("sm_90", ["roots<1>"], roots)["roots<1>"].ptx
     found = re.findall(r"\b(?:rsqrt|sqrt|rcp)[.\w]*(?=\.f32)", ptx)
     assert found == ["rsqrt.approx.ftz", "sqrt.rn.ftz", "rcp.rn.ftz"]
 

@@ -1,11 +1,12 @@
 """layernorm.cu with a mistake in it: none may leave the emulator with right numbers and no word."""
 
 import functools
+from typing import NamedTuple
 
 import numpy as np
 import pytest
+from launches import LOOPING, ORDERS, arrays, emulate_backward_changed
 from oracle import assert_promise
-from test_gpu import LOOPING, ORDERS, arrays, emulate_backward_changed
 from test_promise import half_of_g_at_its_mean
 
 from lnlib import gpu
@@ -14,9 +15,27 @@ from lnlib.gpu.dispatch import FORWARD
 SOURCE = gpu.read_source()
 RACE = "with no barrier in between"
 SILENT = None  # no diagnosis: they are wrong
-# name: kernel, what the emulator says, text, replacement, which of several occurrences. Rows have
-# 900 entries: forward has 2 warps in a block, backward has 8, with a row each.
-MUTANTS = {
+
+
+class Mutant(NamedTuple):
+    """A mistake in a kernel: what the emulator says, the text, and what stands in its place."""
+
+    kernel: str
+    says: str | None
+    old: str
+    new: str
+    nth: int = 0  # of several places with that text
+
+    @property
+    def source(self):
+        parts = SOURCE.split(self.old)
+        assert len(parts) > self.nth + 1, f"the source has no {self.old!r} at {self.nth}"
+        head, tail = parts[: self.nth + 1], parts[self.nth + 1 :]
+        return self.old.join(head) + self.new + self.old.join(tail)
+
+
+# Rows have 900 entries: forward has 2 warps in a block, backward has 8, with a row each.
+MUTANTS = {  # name: the fields of a `Mutant`
     "barrier of block_sum removed": ("forward", RACE, "    __syncthreads();\n", ""),
     "barrier between rows of sums removed": ("backward", RACE, "        __syncthreads();\n", ""),
     "barrier before the report removed": ("backward_single",
@@ -147,11 +166,7 @@ MUTANTS = {
 }  # fmt: skip
 
 
-def mutate(old, new, nth=0):
-    """Return the source with the nth occurrence of old replaced."""
-    parts = SOURCE.split(old)
-    assert len(parts) > nth + 1, f"the source does not contain {old!r} {nth + 1} times"
-    return old.join(parts[: nth + 1]) + new + old.join(parts[nth + 1 :])
+MUTANTS = {name: Mutant(*fields) for name, fields in MUTANTS.items()}
 
 
 @functools.cache
@@ -174,20 +189,20 @@ def both_passes(kernel, source, order, sigma=1):
 
 @pytest.mark.parametrize("name, order", [(m, ORDERS[k % 3]) for k, m in enumerate(MUTANTS)])
 def test_mutant_is_caught(name, order):
-    kernel, message, *change = MUTANTS[name]
-    source = mutate(*change)
-    if message is SILENT:
+    mutant = MUTANTS[name]
+    if mutant.says is SILENT:
         overflow = name == "overflow not noticed"
-        case, results = both_passes(kernel, source, order, sigma=1e20 if overflow else 1)
+        sigma = 1e20 if overflow else 1
+        case, results = both_passes(mutant.kernel, mutant.source, order, sigma)
         assert not overflow or np.isfinite(results[0]).any()
         with pytest.raises(AssertionError):
             assert_promise(results, *case)
     else:
-        with pytest.raises(gpu.EmulationError, match=message):
-            both_passes(kernel, source, order)
+        with pytest.raises(gpu.EmulationError, match=mutant.says):
+            both_passes(mutant.kernel, mutant.source, order)
 
 
-@pytest.mark.parametrize("kernel", dict.fromkeys(kernel for kernel, *_ in MUTANTS.values()))
+@pytest.mark.parametrize("kernel", dict.fromkeys(mutant.kernel for mutant in MUTANTS.values()))
 def test_the_source_itself_passes_the_same_test(kernel):
     case, results = both_passes(kernel, SOURCE, "reverse")
     assert_promise(results, *case)
@@ -210,7 +225,7 @@ def rounded_alike():
 
 
 # What a row's backward pass takes for the mean of g, in rows of several warps.
-OF_MEANS = {  # name: rows that show it, what the emulator says, text, replacement
+OF_MEANS = {  # name: rows that show it, and the fields of a `Mutant` but its kernel
     "second sum never": (far, SILENT, "in_range && limit * mean * mean <= var", "true"),
     "limit for all lengths": (rounded_alike, SILENT, "fmaxf(2, 1 / (36 * one_over_D))", "2"),
     "squares of dy": (lambda: far(level=0.1), SILENT, "sum(product(g, g))", "sum(product(d, d))"),
@@ -218,6 +233,9 @@ OF_MEANS = {  # name: rows that show it, what the emulator says, text, replaceme
         "in_range = square > 1e-30f && ", "in_range = "),
     "squares that overflow": (lambda: far(size=1e15), SILENT, " && square < 3e38f;", ";"),
     "rest forgotten": (far, SILENT, "(g - of.rest - x_hat", "(g - x_hat"),
+    "mean left in dx": (far, SILENT, "d.at[j], -of.mean)", "d.at[j], 0)"),
+    "gamma * dy rounded before its mean goes": (far, SILENT,
+        "fmaf(gain.at[j], d.at[j], -of.mean)", "gain.at[j] * d.at[j] - of.mean"),
     "mean left in the second sum": (far, SILENT, "d.at[j], -less)", "d.at[j], 0)"),
     "one buffer for all rows": (around_0, RACE, "        buffer = 1 - buffer;\n", ""),
     "one set of slots": (far, RACE, "const Sums3 again = sums_without(mean);",
@@ -225,21 +243,28 @@ OF_MEANS = {  # name: rows that show it, what the emulator says, text, replaceme
 }  # fmt: skip
 
 
-def backward_of(case, source, order):
-    """Run both passes, with a source for the backward kernel."""
-    y, cache = gpu.emulate_forward(*case[1:])
-    return y, *emulate_backward_changed(source, "backward", case[0], cache, order)
+KERNELS = [("backward", name) for name in OF_MEANS]
+KERNELS += [
+    ("backward_looping", name) for name, (_, says, *_) in OF_MEANS.items() if says is SILENT
+]
 
 
-@pytest.mark.parametrize("name, order", [(m, ORDERS[k % 3]) for k, m in enumerate(OF_MEANS)])
-def test_mutant_of_the_means_is_caught(name, order):
-    rows, message, *change = OF_MEANS[name]
-    case = rows()
-    assert_promise(backward_of(case, SOURCE, order), *case)
-    if message is SILENT:
-        results = backward_of(case, mutate(*change), order)
+@pytest.mark.parametrize("kernel, name", KERNELS)
+def test_mutant_of_the_means_is_caught(kernel, name):
+    rows, *fields = OF_MEANS[name]
+    mutant = Mutant(kernel, *fields)
+    dy, *of_forward = case = rows()
+    y, cache = gpu.emulate_forward(*of_forward)
+    order = ORDERS[len(name) % 3]
+
+    def results(source):
+        return y, *emulate_backward_changed(source, kernel, dy, cache, order)
+
+    assert_promise(results(SOURCE), *case)
+    if mutant.says is SILENT:
+        wrong = results(mutant.source)
         with pytest.raises(AssertionError):
-            assert_promise(results, *case)
+            assert_promise(wrong, *case)
     else:
-        with pytest.raises(gpu.EmulationError, match=message):
-            backward_of(case, mutate(*change), order)
+        with pytest.raises(gpu.EmulationError, match=mutant.says):
+            results(mutant.source)

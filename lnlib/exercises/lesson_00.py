@@ -29,12 +29,6 @@ def shift_backward(dy):
 
 @exercise("dx", {"D = 5": (layer(3, 2, 3, 1).dy, 5), "D = 7": (layer(4, 4, 2, 1).dy, 7)})
 @mistakes("""
-    / D =>  # the 1/D of the mean is missing.
-    np.repeat(dm, D, axis=-1) => np.repeat(dm, D)
-        its shape is (B * T * D,), as np.repeat without axis=-1 makes one long row of all.
-    axis=-1 => axis=0  # repeated along axis 0; the D entries of a row lie along axis=-1.
-    axis=-1 => axis=1  # repeated along axis 1; the D entries of a row lie along axis=-1.
-    np.repeat(dm, D, axis=-1) => dm  # it must have the shape of x: D entries a row.
     np.repeat(dm => np.repeat(np.ones_like(dm)
         dm is missing: multiply by the gradient that arrives.
     / D => / dm.size  # divided by the number of rows; each mean is over the D entries of a row.

@@ -20,8 +20,6 @@ JACOBIAN_TERMS = Terms(
 @mistakes("""
     gamma[:, None] * J => J  # gamma is missing.
     gamma[:, None] * J => gamma * J  # gamma_i belongs to y_i, to the rows; here it is on columns.
-    np.outer(x_hat, x_hat) => x_hat @ x_hat  # a number; all products are needed: np.outer.
-    np.outer(x_hat, x_hat) => x_hat * x_hat  # a row of squares; all products are needed: np.outer.
 """)
 def jacobian_of_y(x_hat, rstd, gamma):
     """Return all dy_i/dx_j of one row, (D, D)."""
@@ -32,8 +30,6 @@ def jacobian_of_y(x_hat, rstd, gamma):
 
 @exercise("dx", of_layers("dy", 2, 3, 5), terms=Terms("1", "dz; mean(dz); sum(dz)"))
 @mistakes("""
-    - dz.mean(axis=-1, keepdims=True) =>  # the path through the mean is missing.
-    - dz.mean => + dz.mean  # the path through the mean has the wrong sign: see (3).
     .mean(axis=-1, keepdims=True) => / dz.shape[-1]  # every z_i moves with x_j, not z_j alone.
 """)
 def centre_backward(dz):

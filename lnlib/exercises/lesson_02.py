@@ -9,8 +9,10 @@ from .registry import exercise
 
 
 def _forward_cases():
-    flat_and_ordinary = {k: (a.x, a.gamma, a.beta, 1e-5) for k, a in layers(2, 3, 5).items()}
-    return flat_and_ordinary | {"eps = 0.1": (*layers(3, 4, 2)["another shape"][1:4], 0.1)}
+    for label, a in layers(2, 3, 5).items():
+        yield label, (a.x, a.gamma, a.beta, 1e-5)
+    a = layers(3, 4, 2)["another shape"]
+    yield "eps = 0.1", (a.x, a.gamma, a.beta, 0.1)
 
 
 FORWARD_TERMS = Terms(
@@ -103,8 +105,6 @@ PRENORM_TERMS = Terms(
 
 @exercise("dx dgamma dbeta", of_layers("dy cache", 2, 3, 5), terms=PRENORM_TERMS)
 @mistakes("""
-    dz + dx => dx  # the gradient that flows past the layer is missing: z contains x itself.
-    dz + dx => dz - dx  # the two gradients are subtracted; a value used twice gets the sum.
     dz + dx => 1 + dx  # the derivative of x is 1, but the gradient of the loss there is dz.
     dz + dx => dz * dx  # the gradients of the two ways add up, they do not multiply.
     dz + dx => cache.x_hat + dx  # past the layer flows the gradient dz, not the value x_hat.

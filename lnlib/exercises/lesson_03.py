@@ -42,19 +42,15 @@ def _over_both(a, b):
 @exercise("answer", _agreement_cases, rtol=0)
 @mistakes("""
     error <= rtol => not error > rtol  # a NaN passes: `nan > rtol` is False. Ask if it is small.
-    np.max => np.nanmax  # a NaN is passed over, and no error is found; it must fail the check.
     np.abs(measured) => np.abs(measured) + 1e-8  # something added lets small wrong gradients pass.
     return => error = np.max(_over_both(computed, measured)); return
         element-wise, over the sum of both: an entry near 0 fails, and the quotient is about half.
     np.max(np.abs(computed - measured)) => np.linalg.norm(computed - measured)
     np.max(np.abs(measured)) => (np.linalg.norm(computed) + np.linalg.norm(measured))
         a sum of squares dilutes one wrong entry, and the sum below the line halves the quotient.
-    )) / np.max(np.abs(measured)) => ) / np.abs(measured))  # element-wise: one entry of 0 fails.
     )) / np.max(np.abs(measured)) => ) / np.max(np.abs(measured), axis=-1, keepdims=True))
         each row relative to its own largest entry: take the largest of all entries.
     bool(error <= rtol) => np.allclose(computed, measured, rtol)  # np.allclose has an atol of 1e-8.
-    np.abs(computed - measured) => computed - measured  # no abs: entries that are too small pass.
-    np.abs(measured) => measured  # no abs: the largest |measured| may be a negative entry.
     np.abs(measured) => np.abs(computed)  # relative to the computed gradient, which is on trial.
     / np.max(np.abs(measured)) =>  # not divided by anything: it depends on the unit of x.
     np.max(np.abs(computed - measured)) / np.max( => np.mean(np.abs(computed - measured)) / np.mean(
@@ -133,7 +129,6 @@ PROBE_CASES = {
 @mistakes("""
     .imag => .real  # the value of f is the real part; the imaginary one has the derivative.
     f(moved).imag => abs(f(moved))  # abs mixes the value of f in; take the imaginary part alone.
-    .imag / h => .imag  # the imaginary part is h times the derivative: divide by h.
     / h => / (2 * h)  # divided by 2h, as central differences are; here is one step, of h.
     f(moved).imag / h => (f(moved) / (1j * h)).imag  # dividing by i swaps the parts; divide by h.
     x.astype(complex) => x.copy()  # zero everywhere. A real array drops imaginary parts: is it

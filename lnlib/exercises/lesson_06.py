@@ -20,12 +20,9 @@ COST_TERMS = Terms("1", "N * D; N * D * itemsize; N; N * itemsize; N * D * 4")
 @exercise("flops nbytes", COST_CASES, terms=COST_TERMS)
 @mistakes("""
     flops * N => 9 * N  # 2 too many. That is the textbook's count: no second mean hides here.
-    flops * N => 8 * N  # 1 too many. mean * mean is one number per row, for instance.
     flops * N => 6 * N  # 1 is missing. Did you count the product x * x, and the sums of both means?
-    flops * N * D => flops * (N * D + N)  # once per row does not count here: N * D terms alone.
     values * N * D => (values * N * D + 2 * D)  # gamma and beta, D numbers each, do not count here.
     values * N => 15 * N  # that is the textbook's count. No second mean hides here.
-    values * N => 13 * N  # 1 too many: x * x reads x once.
     values * N => 11 * N  # 1 is missing. x * x also writes an array, and its mean reads that array.
     values * N => 17 * N  # with the reads of write-allocate; here a write counts once.
     values * N => 7 * N  # only what is read; each operation also writes its result.

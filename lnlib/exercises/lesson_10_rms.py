@@ -23,8 +23,10 @@ def _rms_layers(*shape):
 
 
 def _rms_cases():
-    some = {k: (a.x, a.gamma, 1e-5) for k, a in _rms_layers(2, 3, 5).items()}
-    return some | {"eps = 0.1": (*_rms_layers(3, 4, 2)["another shape"][1:3], 0.1)}
+    for label, a in _rms_layers(2, 3, 5).items():
+        yield label, (a.x, a.gamma, 1e-5)
+    a = _rms_layers(3, 4, 2)["another shape"]
+    yield "eps = 0.1", (a.x, a.gamma, 0.1)
 
 
 RMS_FORWARD_TERMS = Terms(
@@ -67,7 +69,6 @@ ONE_ROW_CASES = of_layers("x_hat rstd", 5, make=_rms_layers)
 
 @exercise("jacobian", ONE_ROW_CASES, terms=RMS_JACOBIAN_TERMS)
 @mistakes("""
-    np.outer => rstd**2 * np.outer  # rstd**3 goes with x; x_hat has two of them in it already.
     np.outer(x_hat, x_hat) => x_hat * x_hat  # one row; all products are needed: np.outer.
     np.outer(x_hat, x_hat) => x_hat @ x_hat  # one number; all products are needed: np.outer.
 """)

@@ -131,8 +131,11 @@ def _tile(kernel, D, width, shared_limit):
         tiles = FORWARD_TILES
     else:
         tiles = SHARED_TILES if shared_limit >= LARGE else SHORT_TILES | REGISTER_TILES
-    fitting = [(most, tile) for most, tile in tiles.items() if D <= most and tile[1] % width == 0]
-    return min(fitting)[1] if fitting else None
+    for most, tile in sorted(tiles.items()):
+        _, entries, *_ = tile
+        if D <= most and entries % width == 0:
+            return tile
+    return None
 
 
 def row_means(width, types=()):

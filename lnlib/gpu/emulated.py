@@ -13,16 +13,16 @@ BLOCKS = 3  # resident at a time, of the backward pass: few, so that each has se
 SHARED_BYTES = SHARED_LIMIT  # of a block, at most; a T4 has 64 KiB
 
 
-def emulate(launch, order="forward", counts=None, seconds=300, flush=FLUSHES):
-    """Run any kernel in the emulator: `lnlib.emulator.run`, with NVRTC to say what is valid CUDA.
+def emulate(launch, order="forward", counts=None, seconds=300):
+    """Run any kernel in the emulator, as CuPy compiles it: with -ftz=true, where this can be done.
+
+    NVRTC, if it is here, says what is valid CUDA.
 
     Parameters
     ----------
     launch : Launch
     order, counts, seconds
         As for `lnlib.emulator.run`.
-    flush : bool
-        As for `lnlib.emulator.run`; True, as CuPy compiles kernels, where this processor can.
 
     Returns
     -------
@@ -33,15 +33,17 @@ def emulate(launch, order="forward", counts=None, seconds=300, flush=FLUSHES):
     EmulationError, Unsupported, TypeError, ValueError
         As `lnlib.emulator.run`.
     """
-    return emulator.run(launch, order, counts, seconds, nvrtc.is_valid, flush)
+    return emulator.run(launch, order, counts, seconds, nvrtc.is_valid, FLUSHES)
 
 
 def emulate_forward(
     x, gamma, beta, eps=1e-5, *,
     kernel="forward", order="forward", width=None, source=None, counts=None,
-    flush=FLUSHES,
 ):  # fmt: skip
     """Run the forward kernel on the CPU.
+
+    Where this processor can, on x86-64 and 64-bit ARM, float32 numbers below 2**-126 count as zero
+    in arithmetic, as CuPy compiles kernels for a GPU.
 
     Parameters
     ----------
@@ -58,9 +60,6 @@ def emulate_forward(
         CUDA C++ to run instead of layernorm.cu.
     counts : dict, optional
         Filled with the `Traffic` of each array, added to what is there.
-    flush : bool
-        Whether float32 numbers below 2**-126 count as zero in arithmetic, as CuPy compiles kernels
-        for a GPU. By default they do where this processor can: on x86-64 and 64-bit ARM.
 
     Returns
     -------
@@ -76,12 +75,12 @@ def emulate_forward(
     TypeError, ValueError
         If an argument does not fit.
     """
-    return passes.forward(backend(order, source, counts, flush), x, gamma, beta, eps, kernel, width)
+    return passes.forward(backend(order, source, counts), x, gamma, beta, eps, kernel, width)
 
 
 def emulate_backward(
     dy, cache, *,
-    kernel="backward", order="forward", width=None, source=None, counts=None, flush=FLUSHES,
+    kernel="backward", order="forward", width=None, source=None, counts=None,
 ):  # fmt: skip
     """Run the backward kernels on the CPU.
 
@@ -92,7 +91,7 @@ def emulate_backward(
         From `emulate_forward`.
     kernel : {"backward", "backward_atomic", "backward_single", "backward_looping"}
         Of these, "backward_atomic" and "backward_single" are for float32.
-    order, width, source, counts, flush
+    order, width, source, counts
         As for `emulate_forward`.
 
     Returns
@@ -105,10 +104,10 @@ def emulate_backward(
     EmulationError, Unsupported, TypeError, ValueError
         As `emulate_forward`.
     """
-    return passes.backward(backend(order, source, counts, flush), dy, cache, kernel, width)
+    return passes.backward(backend(order, source, counts), dy, cache, kernel, width)
 
 
-def backend(order="forward", source=None, counts=None, flush=FLUSHES):
+def backend(order="forward", source=None, counts=None):
     """Return the emulator as a `Backend`; the arguments are those of `emulate_forward`."""
     source = read_source() if source is None else source
     return passes.Backend(
@@ -116,7 +115,7 @@ def backend(order="forward", source=None, counts=None, flush=FLUSHES):
         empty=_empty,
         address=lambda array: array.ctypes.data,
         check_place=lambda name, array: None,
-        run=functools.partial(_emulate_chosen, source, order, counts, flush),
+        run=functools.partial(_emulate_chosen, source, order, counts),
         resident_blocks=lambda chosen: BLOCKS,
         shared_limit=lambda: SHARED_BYTES,
     )
@@ -127,12 +126,12 @@ def _empty(shape, dtype):
     return np.full(shape, -1, f"i{np.dtype(dtype).itemsize}").view(dtype)
 
 
-def _emulate_chosen(source, order, counts, flush, chosen, blocks, inputs, outputs, numbers):
+def _emulate_chosen(source, order, counts, chosen, blocks, inputs, outputs, numbers):
     """Run an Instantiation, and put into outputs what it left there."""
     launch = emulator.Launch(
         source, chosen.expression, blocks, chosen.threads, inputs | outputs | numbers,
         chosen.shared_bytes, file="layernorm.cu",
     )  # fmt: skip
-    left = emulate(launch, order, counts, flush=flush)
+    left = emulate(launch, order, counts)
     for name, array in outputs.items():
         array[...] = left[name]

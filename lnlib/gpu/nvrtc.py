@@ -4,8 +4,6 @@ import re
 from collections import Counter
 from typing import NamedTuple
 
-from ..emulator import SHARED_LIMIT
-from .dispatch import every
 from .listing import read_source
 
 INSTALL = "pip install -e '.[gpu]'"  # CuPy, NVRTC and CUDA's headers; not on macOS
@@ -39,16 +37,15 @@ def options(kernels):
     return ("-std=c++17", *(option for word, option in words.items() if word in named))
 
 
-def compile(arch="sm_90", kernels=None, source=None):
+def compile(arch, kernels, source=None):
     """Compile kernels for a GPU of this architecture; no GPU or driver is needed.
 
     Parameters
     ----------
     arch : str
         "sm_70", "sm_80", ...: "sm_" and the compute capability without its dot.
-    kernels : iterable of str, optional
-        C++ names of instantiations, such as "forward<64, 4, 4>". By default all that can be
-        launched for float32 on a GPU with 227 KiB of shared memory per block.
+    kernels : list of str
+        C++ names of instantiations, such as "forward<64, 4, 4>".
     source : str, optional
         CUDA C++ to compile instead of layernorm.cu.
 
@@ -64,7 +61,6 @@ def compile(arch="sm_90", kernels=None, source=None):
         If NVRTC does not know arch, or the source does not compile; the message is NVRTC's.
     """
     nvrtc = cupy_with_nvrtc().cuda.nvrtc
-    kernels = list(every(SHARED_LIMIT) if kernels is None else kernels)
     source = read_source() if source is None else source
     program = nvrtc.createProgram(source, "layernorm.cu", (), ())
     try:

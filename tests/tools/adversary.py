@@ -18,11 +18,10 @@ import numpy as np
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from layers import LAYERS
-from oracle import fractions
+from oracle import Results, fractions
 
 from lnlib import blocked
 
-NAMES = "y", "dx", "dgamma", "dbeta"
 LENGTHS = [2, 3, 4, 5, 8, 15, 16, 33, 64, 128, 136, 256, 512, 768, 1000, 1024, 2048, 4096, 16384]
 STEPS, VALUES, ROWS = 60, 2**14, 40  # of a climb: steps, and values and most rows in each of them
 
@@ -171,8 +170,9 @@ def _in_range(x, dy, gamma):
 def _score(layer, arrays, target):
     """Return each row's error in y or dx, or one of dgamma or dbeta, in units of its scale."""
     dy, x, gamma, beta = (a.astype(np.float32) for a in arrays)
-    errors = fractions(layer.both(dy, x, gamma, beta), dy, x, gamma, beta)[target]
-    return np.where(_in_range(*(a.astype(float) for a in (x, dy, gamma))), errors, 0)
+    errors = fractions(layer.both(dy, x, gamma, beta), dy, x, gamma, beta)
+    in_range = _in_range(*(a.astype(float) for a in (x, dy, gamma)))
+    return np.where(in_range, getattr(errors, target), 0)
 
 
 def _first_rows(start, D, count, rng):
@@ -209,7 +209,7 @@ def climb(layer, target, D, start, rng, steps=STEPS):
         if scores.max() > best:
             best, k = scores.max(), scores.argmax()
             # y and dx of a row are its own, a sum is of many rows
-            rows = slice(k, k + 1) if target < 2 else slice(None)
+            rows = slice(k, k + 1) if target in ("y", "dx") else slice(None)
             found = dy[rows], x[rows], gamma, beta
         if found is None:
             break
@@ -241,19 +241,20 @@ def search(layer, seconds=np.inf, climbs=None, seed=0, lengths=LENGTHS, tell=Non
     dict
         Of "y", "dx", "dgamma" and "dbeta": the fraction, and the arrays dy, x, gamma, beta.
     """
-    worst, end = {name: (0.0, None) for name in NAMES}, time.perf_counter() + seconds
+    worst = dict.fromkeys(Results._fields, (0.0, None))
+    end = time.perf_counter() + seconds
     for k in itertools.count():
         if time.perf_counter() > end or k == climbs:
             return worst
         rng = np.random.default_rng([seed, k])
-        target = rng.choice(4, p=[0.25, 0.5, 0.2, 0.05])
+        target = str(rng.choice(Results._fields, p=[0.25, 0.5, 0.2, 0.05]))
         D, start = int(rng.choice(lengths)), STARTS[rng.integers(len(STARTS))]
         fraction, arrays = climb(layer, target, D, start, rng)
-        if fraction > worst[NAMES[target]][0]:
-            worst[NAMES[target]] = fraction, arrays
+        if fraction > worst[target][0]:
+            worst[target] = fraction, arrays
             if tell:
                 how = f"D={D:5} {start.__name__} climb {k}"
-                tell(f"{layer.name:9} {NAMES[target]:6} {fraction:.2e}  {how}")
+                tell(f"{layer.name:9} {target:6} {fraction:.2e}  {how}")
 
 
 def main():

@@ -7,7 +7,6 @@ draws; it is kept, and written where nbconvert and the book look for it. Texts a
 slide ends. Links to the pages before and after stand in two cells that are written here.
 """
 
-import argparse
 import base64
 import functools
 import os
@@ -257,22 +256,3 @@ def execute_all(paths, measure):
         done = pool.map(functools.partial(execute, measure=measure), paths)
         if errors := list(filter(None, done)):
             sys.exit("\n".join(errors))
-
-
-def add_measure(parser):
-    """Add the option to store new outputs of the cells whose outputs vary."""
-    words = "store new outputs, such as timings, also of cells that have not changed"
-    parser.add_argument("--measure", action="store_true", help=words)
-
-
-def main():
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("paths", nargs="*", type=Path, help="notebooks (default: all)")
-    add_measure(parser)
-    options = parser.parse_args()
-    paths = [path.resolve() for path in options.paths]
-    execute_all(paths or all_notebooks(), options.measure)
-
-
-if __name__ == "__main__":
-    main()

@@ -154,7 +154,8 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("changed", nargs="*", type=Path, help="files (default: not committed)")
     parser.add_argument("--all", action="store_true", help="execute all notebooks")
-    form.add_measure(parser)
+    words = "store new outputs, such as timings, also of cells that have not changed"
+    parser.add_argument("--measure", action="store_true", help=words)
     options = parser.parse_args()
     for path, text in out_of_date().items():
         path.write_text(text, "utf-8")
