@@ -33,6 +33,10 @@ THREAD_CASES = {
         thread 25 begins at column 100: a vector has width columns.
     return [ => return [*range(thread, D, threads)]; [  # a thread loads width neighbours at a time.
     return [ => return list(vectors); [  # the numbers of the vectors; vector i begins at i * width.
+    return [ => return [c for c in range(D) if c // width // threads == thread]; [
+        thread t owns the vectors whose number leaves t when divided by threads: % and not //.
+    return [ => return [thread * width + j for _ in vectors for j in range(width)]; [
+        the same vector in every step: from one step to the next it moves on by `threads` vectors.
     range(width)] => [0]]  # the first column of each vector alone; it has width of them.
     D // width, threads) => D // width, 8)  # steps of 8, as in the picture; take `threads`.
     range(thread, D // width, threads) => [thread]  # only the first vector; thread t owns more.

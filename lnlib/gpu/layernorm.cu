@@ -259,7 +259,7 @@ __global__ void __launch_bounds__(THREADS * ROWS, CAPPED ? 1024 / (THREADS * ROW
     load<THREADS>(x, start, vectors, xc);
     const float rounded_mean = block_sum<THREADS>(sum(xc), 0) * one_over_D;
     subtract<THREADS>(xc, rounded_mean, vectors);
-    const float rest = block_sum<THREADS>(sum(xc), 1) * one_over_D;  // what rounding left of it
+    const float rest = block_sum<THREADS>(sum(xc), 1) * one_over_D;  // what rounding took
     subtract<THREADS>(xc, rest, vectors);
     const float var = block_sum<THREADS>(sum_of_squares(xc), 0) * one_over_D;
     const float r = reciprocal_std(var, eps);
