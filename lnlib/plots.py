@@ -452,7 +452,7 @@ def growth(sizes, timed, single):
 
     A dotted line shows `single`, the textbook's seconds for a single number.
     """
-    fig, axes = plt.subplots(1, 2, figsize=(8.6, 5), sharey=True)
+    fig, axes = plt.subplots(1, 2, figsize=(7.2, 5), sharey=True)
     for ax, (axis, other) in zip(axes, (("N", "D"), ("D", "N"))):
         for variant, marker, color in (("textbook", "o", BLUE), ("blocked", "s", GREEN)):
             ms = np.array([r[variant] for r in timed[axis]]) * 1e3
@@ -467,7 +467,7 @@ def growth(sizes, timed, single):
 
 def value_prices(names, price):
     """Draw the ns of a value, counted (a ring) and moved (a dot): price is (names, 2)."""
-    fig, ax = plt.subplots(figsize=(8.6, 4.4))
+    fig, ax = plt.subplots(figsize=(7.2, 4.4))
     counted, moved = price.T
     ax.plot(counted, names, "o", color=BLUE, ms=17, mfc="none", mew=2, label="counted")
     ax.plot(moved, names, "o", color=BLUE, ms=9, label="moved")
@@ -479,7 +479,7 @@ def value_prices(names, price):
 
 def through_caches(sizes, moved, size_of_x):
     """Draw {version: values moved} against the sizes of simulated caches, in bytes."""
-    fig, ax = plt.subplots(figsize=(8.6, 5.2))
+    fig, ax = plt.subplots(figsize=(7.2, 5.2))
     for (variant, values), marker, color in zip(moved.items(), "os", (BLUE, GREEN)):
         ax.semilogx(sizes / 2**20, values, marker + "-", base=2, color=color, label=variant)
     ax.axhline(5, color=BLACK, ls=":", label="what must move")
@@ -494,7 +494,7 @@ def through_caches(sizes, moved, size_of_x):
 
 def paces(pace):
     """Draw {bytes touched: {loop: GB per second}}."""
-    fig, ax = plt.subplots(figsize=(8.6, 5.6))
+    fig, ax = plt.subplots(figsize=(7.2, 5.6))
     touched = np.array(list(pace))
     styles = {"read": "o-", "in place": "s-", "copy": "^-", "streaming copy": "D--"}
     for name, style in styles.items():
@@ -537,19 +537,19 @@ def under_the_roof(points, memory, arithmetic):
         "compiled": ("D", PURPLE, (15, -8)),
         "perfect kernel": ("*", BLACK, (-24, 14)),
     }
-    fig, ax = plt.subplots(figsize=(8.6, 6))
+    fig, ax = plt.subplots(figsize=(7.2, 6))
     intensity = np.geomspace(0.06, 12, 400)
     slowest, fastest = min(memory, key=memory.get), max(memory, key=memory.get)
     low, high = (roofline(intensity, memory[name], arithmetic) for name in (slowest, fastest))
     ax.fill_between(intensity, low, high, color=SKY, alpha=0.5, lw=0)
     ax.loglog(intensity, high, color=BLUE, lw=2)
-    ax.text(0.06, 5 * high[0], f"memory\nslowest: {slowest}\nfastest: {fastest}", fontsize=15)
+    ax.text(0.06, 6 * high[0], f"memory\nslowest: {slowest}\nfastest: {fastest}", fontsize=15)
     ax.text(11, 1.1 * arithmetic, "arithmetic", ha="right", fontsize=15)
     for name, at in points.items():
         marker, color, offset = look[name]
         ax.plot(*at, marker, ms=20 if marker == "*" else 13, color=color, zorder=3)
         style = {"color": color, "ha": "left" if offset[0] > 0 else "right"}
-        style |= {"fontsize": 17, "fontweight": "bold"}
+        style |= {"fontsize": 16, "fontweight": "bold"}
         ax.annotate(name, at, offset, textcoords="offset points", **style)
     ax.set_ylim(0.5 * min(rate for _, rate in points.values()), 2 * arithmetic)
     ax.set(xlabel="arithmetic intensity (FLOP per byte)", ylabel="GFLOP per second")
