@@ -520,14 +520,14 @@ def growth(sizes, timed, single):
 
     A dotted line shows `single`, the textbook's seconds for a single number.
     """
-    fig, axes = plt.subplots(1, 2, figsize=(8.6, 5), sharey=True)
+    fig, axes = plt.subplots(1, 2, figsize=(7.2, 5), sharey=True)
     for ax, (axis, other) in zip(axes, (("N", "D"), ("D", "N"))):
         for variant, marker, color in (("textbook", "o", BLUE), ("blocked", "s", GREEN)):
             ms = np.array([r[variant] for r in timed[axis]]) * 1e3
             ax.loglog(sizes, ms, marker + "-", color=color, label=variant)
         ax.loglog(sizes, ms[-1] * sizes / sizes[-1] / 3, "--", c=GREY, label="slope 1")
         ax.axhline(single * 1e3, c=BLACK, ls=":", label="textbook, a single number")
-        ax.set(xlabel=f"{axis}, with {other} = 128", ylim=(single * 300, 60))
+        ax.set(xlabel=f"{axis}, with {other} = 128", ylim=(single * 300, None))
     axes[0].set(ylabel="forward + backward (ms)", title="How does time grow?")
     fig.legend(*ax.get_legend_handles_labels(), loc="outside lower center", ncols=2)
     plt.show()
@@ -535,11 +535,10 @@ def growth(sizes, timed, single):
 
 def value_prices(names, price):
     """Draw the ns of a value, counted (a ring) and moved (a dot): price is (names, 2)."""
-    fig, ax = plt.subplots(figsize=(8.6, 4.4))
-    for k, (words, size, face) in enumerate((("counted", 17, "none"), ("moved", 9, BLUE))):
-        style = {"ms": size, "mfc": face, "mec": BLUE, "mew": 2}
-        ax.plot(price[:, k], range(len(names)), "o", **style, label=words)
-    ax.set_yticks(range(len(names)), names)
+    fig, ax = plt.subplots(figsize=(7.2, 4.4))
+    counted, moved = price.T
+    ax.plot(counted, names, "o", color=BLUE, ms=17, mfc="none", mew=2, label="counted")
+    ax.plot(moved, names, "o", color=BLUE, ms=9, label="moved")
     ax.invert_yaxis()
     ax.set(xlabel="ns per value", xlim=0, title="Which values cost time?")
     fig.legend(loc="outside lower center", ncols=2)
@@ -548,7 +547,7 @@ def value_prices(names, price):
 
 def through_caches(sizes, moved, size_of_x):
     """Draw {version: values moved} against the sizes of simulated caches, in bytes."""
-    fig, ax = plt.subplots(figsize=(8.6, 5.2))
+    fig, ax = plt.subplots(figsize=(7.2, 5.2))
     for (variant, values), marker, color in zip(moved.items(), "os", (BLUE, GREEN)):
         ax.semilogx(sizes / 2**20, values, marker + "-", base=2, color=color, label=variant)
     ax.axhline(5, color=BLACK, ls=":", label="what must move")
@@ -563,7 +562,7 @@ def through_caches(sizes, moved, size_of_x):
 
 def paces(pace):
     """Draw {bytes touched: {loop: GB per second}}."""
-    fig, ax = plt.subplots(figsize=(8.6, 5.6))
+    fig, ax = plt.subplots(figsize=(7.2, 5.6))
     touched = np.array(list(pace))
     styles = {"read": "o-", "in place": "s-", "copy": "^-", "streaming copy": "D--"}
     for name, style in styles.items():
@@ -586,13 +585,12 @@ def paces(pace):
 def _mark_caches(ax):
     """Mark L2 and L3 of this machine on an axis in MiB, where Linux tells their sizes."""
     found = {}
-    for index in Path("/sys/devices/system/cpu/cpu0/cache").glob("index*"):
-        level, size = ((index / name).read_text().strip() for name in ("level", "size"))
-        found[int(level)] = max(found.get(int(level), 0), int(size.strip("K")) / 1024)
-    for level, size in sorted(found.items()):
-        if level > 1:
-            ax.axvline(size, color=GREY, ls="--", lw=1.5)
-            ax.text(size, 1.01, f"L{level}", transform=ax.get_xaxis_transform(), ha="center")
+    for file in Path("/sys/devices/system/cpu/cpu0/cache").glob("index*/size"):
+        level = file.with_name("level").read_text().strip()
+        found[f"L{level}"] = int(file.read_text().strip("K\n")) / 1024
+    for name in found.keys() & {"L2", "L3"}:
+        ax.axvline(found[name], color=GREY, ls="--", lw=1.5)
+        ax.text(found[name], 1.01, name, transform=ax.get_xaxis_transform(), ha="center")
 
 
 def under_the_roof(points, memory, arithmetic):
@@ -605,22 +603,21 @@ def under_the_roof(points, memory, arithmetic):
         "reference": ("^", RED, (15, -22)),
         "blocked": ("s", GREEN, (15, -6)),
         "compiled": ("D", PURPLE, (15, -8)),
-        "perfect kernel": ("*", BLACK, (-18, 4)),
+        "perfect kernel": ("*", BLACK, (-24, 14)),
     }
-    fig, ax = plt.subplots(figsize=(8.6, 6))
+    fig, ax = plt.subplots(figsize=(7.2, 6))
     intensity = np.geomspace(0.06, 12, 400)
-    slowest, fastest = (choose(memory, key=memory.get) for choose in (min, max))
-    roofs = [roofline(intensity, memory[name], arithmetic) for name in (slowest, fastest)]
-    ax.fill_between(intensity, *roofs, color=SKY, alpha=0.5, lw=0)
-    ax.loglog(intensity, roofs[1], color=BLUE, lw=2)
-    words = {"va": "bottom", "fontsize": 15}
-    ax.text(0.06, roofs[1][0] * 3, f"memory\nslowest: {slowest}\nfastest: {fastest}", **words)
-    ax.text(11, arithmetic * 1.1, "arithmetic", ha="right", **words)
+    slowest, fastest = min(memory, key=memory.get), max(memory, key=memory.get)
+    low, high = (roofline(intensity, memory[name], arithmetic) for name in (slowest, fastest))
+    ax.fill_between(intensity, low, high, color=SKY, alpha=0.5, lw=0)
+    ax.loglog(intensity, high, color=BLUE, lw=2)
+    ax.text(0.06, 6 * high[0], f"memory\nslowest: {slowest}\nfastest: {fastest}", fontsize=15)
+    ax.text(11, 1.1 * arithmetic, "arithmetic", ha="right", fontsize=15)
     for name, at in points.items():
         marker, color, offset = look[name]
         ax.plot(*at, marker, ms=20 if marker == "*" else 13, color=color, zorder=3)
-        style = {"color": color, "fontsize": 17, "fontweight": "bold"}
-        style["ha"] = "right" if offset[0] < 0 else "left"
+        style = {"color": color, "ha": "left" if offset[0] > 0 else "right"}
+        style |= {"fontsize": 16, "fontweight": "bold"}
         ax.annotate(name, at, offset, textcoords="offset points", **style)
     ax.set_ylim(0.5 * min(rate for _, rate in points.values()), 2 * arithmetic)
     ax.set(xlabel="arithmetic intensity (FLOP per byte)", ylabel="GFLOP per second")

@@ -21,6 +21,9 @@ COST_TERMS = Terms("1", "N * D; N * D * itemsize; N; N * itemsize; N * D * 4")
 @mistakes("""
     flops * N => 9 * N  # 2 too many. That is the textbook's count: no second mean hides here.
     flops * N => 6 * N  # 1 is missing. Did you count the product x * x, and the sums of both means?
+    flops * N * D => flops  # for one element: multiply by the N * D elements.
+    values * N * D * itemsize => values * itemsize  # for one element: multiply by N * D.
+    flops * N * D => flops * (N * D + N)  # once per row does not count here: N * D terms alone.
     values * N * D => (values * N * D + 2 * D)  # gamma and beta, D numbers each, do not count here.
     values * N => 15 * N  # that is the textbook's count. No second mean hides here.
     values * N => 11 * N  # 1 is missing. x * x also writes an array, and its mean reads that array.
@@ -60,6 +63,7 @@ TIME_CASES = {
     nbytes / bandwidth => nbytes * bandwidth
     flops / arithmetic => flops * arithmetic  # work times pace; the time is work divided by pace.
     for_arithmetic / seconds => for_memory / seconds  # the share of memory, not of arithmetic.
+    for_arithmetic / seconds => for_arithmetic  # a time: divide it by the least time.
     for_arithmetic / seconds => 1 - for_arithmetic / seconds  # the share in which it waits.
     for_arithmetic / seconds => flops / nbytes  # the intensity in FLOP per byte, not a share.
 """)
