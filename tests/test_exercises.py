@@ -270,6 +270,17 @@ def test_callables_that_pretend_to_be_functions():
     assert check(Answer()).status == "not done yet"
 
 
+def test_what_comes_from_the_page_is_named():
+    page = {"D": 8, "ones": np.ones((8, 8)), "mean": 3.0, "np": np}
+    words = "from outside. Take sizes and values from the arguments."
+    small = named("centre_backward", "return dz - dz.sum(axis=-1, keepdims=True) / D", **page)
+    assert f"It uses D {words}" in spoken(check(small))
+    stops = named("centre_backward", "return dz - dz @ ones / D", **page)
+    assert f"It uses ones, D {words}" in spoken(check(stops))
+    own = named("centre_backward", "D = dz.shape[-1]; return dz - dz.mean() / D", **page)
+    assert "from outside" not in spoken(check(own))
+
+
 def test_an_error_state_that_is_left_behind_does_no_harm():
     """Known mistakes overflow here; they are found although the learner's overflows raise."""
     words = "not scaled: squares leave the range. Divide by a power of two."

@@ -2,6 +2,7 @@
 
 import contextlib
 import copy
+import dis
 import inspect
 import re
 import threading
@@ -103,7 +104,8 @@ def _verdict_on(function, exercise, call_of):
     lines, is_wrong = _phrase(remarks, list(dict.fromkeys(changed)))
     if is_wrong:
         differs = {*remarks.values()} - {RIGHT, NOT_DONE}
-        return wrong(name, *lines, _again(exercise, first, call_of) if differs else "")
+        hints = (_not_arguments(function), _again(exercise, first, call_of)) if differs else ()
+        return wrong(name, *lines, *hints)
     if lines:
         return Verdict("not done yet", name, tuple(lines))
     return _after_judge(exercise, call, function, _tried(list(cases), exercise.rtol))
@@ -174,7 +176,19 @@ def _stopped(name, error, function, again=""):
         return Verdict("not checked", name, (str(error),))
     if isinstance(error, NotImplementedError):
         return Verdict("not done yet", name, tuple(filter(None, [_text_of(error)])))
-    return wrong(name, _what_was_raised(error, function), again)
+    return wrong(name, _what_was_raised(error, function), _not_arguments(function), again)
+
+
+def _not_arguments(function):
+    """Name the numbers and arrays that function finds outside of itself, or return ""."""
+    code, outside = _code_of(function), getattr(function, "__globals__", {})
+    loaded = dis.get_instructions(code) if code else ()
+    names = dict.fromkeys(i.argval for i in loaded if i.opname == "LOAD_GLOBAL")
+    kinds = int | float | np.ndarray | np.generic
+    found = [name for name in names if isinstance(outside.get(name), kinds)]
+    if not found:
+        return ""
+    return f"It uses {', '.join(found)} from outside. Take sizes and values from the arguments."
 
 
 def _again(exercise, index, call_of):

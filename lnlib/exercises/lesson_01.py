@@ -20,6 +20,9 @@ JACOBIAN_TERMS = Terms(
 @mistakes("""
     gamma[:, None] * J => J  # gamma is missing.
     gamma[:, None] * J => gamma * J  # gamma_i belongs to y_i, to the rows; here it is on columns.
+    gamma[:, None] * J => gamma[:, None] * J + rstd / D * (gamma[:, None] - 1)
+        gamma_i multiplies all three terms, 1 / D too.
+    np.outer(x_hat, x_hat) / D => np.outer(x_hat, x_hat) / D**2  # the last term has one 1 / D: (6).
 """)
 def jacobian_of_y(x_hat, rstd, gamma):
     """Return all dy_i/dx_j of one row, (D, D)."""
