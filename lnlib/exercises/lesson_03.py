@@ -42,7 +42,8 @@ def _over_both(a, b):
 @exercise("answer", _agreement_cases, rtol=0)
 @mistakes("""
     error <= rtol => not error > rtol  # a NaN passes: `nan > rtol` is False. Ask if it is small.
-    np.abs(measured) => np.abs(measured) + 1e-8  # something added lets small wrong gradients pass.
+    np.abs(measured) => np.abs(measured) + 1e-8
+        small wrong gradients pass: the divisor is larger than max |measured|. Is something added?
     return => error = np.max(_over_both(computed, measured)); return
         element-wise, over the sum of both: an entry near 0 fails, and the quotient is about half.
     np.max(np.abs(computed - measured)) => np.linalg.norm(computed - measured)
@@ -152,9 +153,9 @@ def complex_gradient(f, x):
 
 BLIND_TERMS = Terms(
     "1; gamma",
-    "dy; gamma * c; gamma * c / mean(gamma**2); gamma * c / sum(gamma**2); c; c / mean(gamma);"
-    "mean(dy); gamma * c / mean(gamma)",
-    {"c": "mean(gamma * dy)"},
+    "dy; gamma * mean_g; gamma * mean_g / mean(gamma**2); mean_g; mean_g / mean(gamma);"
+    "mean(dy); gamma * mean_g / mean(gamma)",
+    {"mean_g": "mean(gamma * dy)"},
 )
 
 
@@ -165,6 +166,8 @@ BLIND_TERMS = Terms(
         one c for the whole array: each row has its own, along axis=-1.
     np.mean(gamma * dy, axis=-1, keepdims=True) / np.mean => np.sum(gamma * dy) / np.sum
         one c for the whole array: each row has its own, along axis=-1.
+    np.mean(gamma * dy, => np.sum(gamma * dy,  # a sum over a mean: take two means, or two sums.
+    / np.mean(gamma**2) => / np.sum(gamma**2)  # a mean over a sum: take two means, or two sums.
     / np.mean(gamma**2) => / np.mean(gamma) ** 2  # the squared mean; take that of the squares.
     / np.mean(gamma**2) => / np.linalg.norm(gamma)  # the length of gamma is not mean(gamma**2).
 """)
