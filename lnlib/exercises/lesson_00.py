@@ -21,9 +21,11 @@ def row_mean(x):
     .sum(axis=(0, 1)) =>  # not summed: every row got the same values, so their gradients add up.
     sum => mean  # the mean over the rows. Broadcast values get the sum, not divided by B T.
     dy.sum => np.ones_like(dy).sum  # dy is missing: multiply by the gradient that arrives.
+    dy.sum(axis=(0, 1)) => np.ones(dy.shape[-1])
+        that is the derivative of one entry of y. Multiply it by dy, and add up all rows.
 """)
 def shift_backward(dy):
-    """Return the gradient of something that was added to every row, (D,)."""
+    """Return the gradient with respect to beta, (D,)."""
     return dy.sum(axis=(0, 1))  # (D,)
 
 
@@ -31,8 +33,9 @@ def shift_backward(dy):
 @mistakes("""
     np.repeat(dm => np.repeat(np.ones_like(dm)
         dm is missing: multiply by the gradient that arrives.
+    np.repeat(dm, D, axis=-1) => dm  # not spread: each of the D entries of a row gets this share.
     / D => / dm.size  # divided by the number of rows; each mean is over the D entries of a row.
 """)
 def mean_backward(dm, D):
-    """Return the gradient of x, (B, T, D), from dm, that of its row means, (B, T, 1)."""
+    """Return the gradient with respect to x, (B, T, D); dm is (B, T, 1)."""
     return np.repeat(dm, D, axis=-1) / D  # (B, T, D)
