@@ -77,15 +77,16 @@ SCORE_CASES = {  # rows, D, blocks, multiprocessors, bandwidth, flops, share
     (flops / 2) => (flops / 2) * rounds  # the arithmetic of one round; all rounds are asked.
     7 * rows * D => 7 * rounds * blocks * multiprocessors * D
         the arithmetic of full rounds; the last one has fewer rows, so count all rows.
-    others = max(rounds - 2, 0) => others = max(rounds - 1, 0)  # both the first and the last wait.
-    others = max(rounds - 2, 0) => others = rounds  # the first and the last wait hide nothing.
-    others = max(rounds - 2, 0) => others = rounds - 2
-        one round has one wait; here it has -1 others.
-    rounds - others + share * others => share * others  # the first and the last wait are missing.
-    rounds - others + share * others => rounds - share * others  # the share that is hidden.
-    rounds - others + share * others => rounds  # all waits; of the others only a share is exposed.
-    rounds - others + share * others => 2 + share * others
-        one round has one wait; here it has two.
+    1 + share * (rounds - 1) => share * (rounds - 1)  # the first wait is missing.
+    1 + share * (rounds - 1) => 1 + share * rounds
+        the first wait counts twice; the others are one fewer than the rounds.
+    1 + share * (rounds - 1) => share * rounds
+        nothing hides the first wait; here it, too, has a share.
+    1 + share * (rounds - 1) => 1 + share * (rounds - 2)
+        the last wait is missing; only the first is not one of the others.
+    1 + share * (rounds - 1) => rounds - share * (rounds - 1)  # the share that is hidden.
+    1 + share * (rounds - 1) => rounds  # all waits; of the others only a share is exposed.
+    1 + share * (rounds - 1) => 1 + share  # one wait besides the first; there are more or fewer.
     copying / (copying + exposed / rounds * waits) => copying / (copying + exposed * waits)
         waits is the time of all rounds; divide by their number.
     copying / (copying + exposed / rounds * waits) => copying / (exposed / rounds * waits)
@@ -100,6 +101,5 @@ def predicted_score(rows, D, blocks, multiprocessors, bandwidth, flops, share):
     rounds = -(-rows // (blocks * multiprocessors))
     copying = 8 * rows * D / bandwidth  # seconds
     waits = 1.5e-6 * rounds + 7 * rows * D / (flops / 2)
-    others = max(rounds - 2, 0)  # neither the first nor the last
-    exposed = rounds - others + share * others
+    exposed = 1 + share * (rounds - 1)  # the first, and of the others
     return rounds, copying / (copying + exposed / rounds * waits)
