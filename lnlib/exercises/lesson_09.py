@@ -13,6 +13,7 @@ HELD_CASES = {  # threads, registers, shared
     "the last warp is not full": (72, 16, 64),
     "shared memory decides": (128, 32, 17_576),
     "shared memory is full": (64, 32, 19_968),
+    "a little shared memory is left": (64, 32, 19_840),
     "shared memory is not quite full": (64, 32, 20_400),
     "small blocks": (32, 20, 100),
     "large blocks": (1024, 16, 1000),
@@ -34,6 +35,7 @@ HELD_CASES = {  # threads, registers, shared
     (shared + 1024) => shared  # a block takes 1024 bytes more than it asks for.
     -(-(shared + 1024) // 128) * 128 => (shared + 1024)  # shared memory comes in units of 128.
     164 * 1024 => 164 * 1000  # a KiB has 1024 bytes.
+    164 * 1024 => 163 * 1024  # the most that one block can have; all blocks together have 164 KiB.
     64 // warps => 2048 // threads  # threads; a warp takes its place whole, even if it is not full.
     , 32) => )  # the places for blocks, 32, are missing.
     min(of_registers, of_shared => min(of_registers  # shared memory is missing.
@@ -75,17 +77,22 @@ SCORE_CASES = {  # rows, D, blocks, multiprocessors, bandwidth, flops, share
     1.5e-6 * rounds + =>  # the 1.5 µs of each round are missing.
     (flops / 2) => flops  # an instruction counts as two FLOPs.
     (flops / 2) => (flops / 2) * rounds  # the arithmetic of one round; all rounds are asked.
+    (flops / 2) => (flops / 2 / multiprocessors)
+        the arithmetic of all rows on one multiprocessor; flops counts all of them.
+    7 * rows * D => 14 * rows * D  # the backward pass's instructions; forward takes 7.
+    1.5e-6 * rounds => 1.3e-6 * rounds  # the backward pass's wait; forward waits 1.5 µs.
     7 * rows * D => 7 * rounds * blocks * multiprocessors * D
         the arithmetic of full rounds; the last one has fewer rows, so count all rows.
-    others = max(rounds - 2, 0) => others = max(rounds - 1, 0)  # both the first and the last wait.
-    others = max(rounds - 2, 0) => others = rounds  # the first and the last wait hide nothing.
-    others = max(rounds - 2, 0) => others = rounds - 2
-        one round has one wait; here it has -1 others.
-    rounds - others + share * others => share * others  # the first and the last wait are missing.
-    rounds - others + share * others => rounds - share * others  # the share that is hidden.
-    rounds - others + share * others => rounds  # all waits; of the others only a share is exposed.
-    rounds - others + share * others => 2 + share * others
-        one round has one wait; here it has two.
+    1 + share * (rounds - 1) => share * (rounds - 1)  # the first wait is missing.
+    1 + share * (rounds - 1) => 1 + share * rounds
+        the first wait counts twice; the others are one fewer than the rounds.
+    1 + share * (rounds - 1) => share * rounds
+        nothing hides the first wait; here it, too, has a share.
+    1 + share * (rounds - 1) => 1 + share * (rounds - 2)
+        the last wait is missing; only the first is not one of the others.
+    1 + share * (rounds - 1) => rounds - share * (rounds - 1)  # the share that is hidden.
+    1 + share * (rounds - 1) => rounds  # all waits; of the others only a share is exposed.
+    1 + share * (rounds - 1) => 1 + share  # one wait besides the first; there are more or fewer.
     copying / (copying + exposed / rounds * waits) => copying / (copying + exposed * waits)
         waits is the time of all rounds; divide by their number.
     copying / (copying + exposed / rounds * waits) => copying / (exposed / rounds * waits)
@@ -100,6 +107,5 @@ def predicted_score(rows, D, blocks, multiprocessors, bandwidth, flops, share):
     rounds = -(-rows // (blocks * multiprocessors))
     copying = 8 * rows * D / bandwidth  # seconds
     waits = 1.5e-6 * rounds + 7 * rows * D / (flops / 2)
-    others = max(rounds - 2, 0)  # neither the first nor the last
-    exposed = rounds - others + share * others
+    exposed = 1 + share * (rounds - 1)  # the first, and of the others
     return rounds, copying / (copying + exposed / rounds * waits)
