@@ -87,6 +87,10 @@ def _training_inputs():
     np.linalg.norm(W) => np.sqrt(np.mean(W**2))  # the root of a mean; the length is that of a sum.
     np.linalg.norm(W) => np.linalg.norm(W, 2)
         the largest singular value; the length is the root of the sum of all squared entries.
+    np.linalg.norm(W) => np.sum(np.abs(W))
+        the sum of the sizes; the length is the root of the sum of all squared entries.
+    np.sum((y - target) ** 2) => np.sum(y - target) ** 2
+        the square of the sum; the loss asks for the sum of the squares.
     / (2 * len(rows))) => / 2)  # not divided by N.
     / (2 * len(rows))) => / (2 * y.size))  # divided by N * D; the loss is divided by N only.
     / (2 * len(rows))) => / y.size)  # the mean over all entries; the loss is the sum over 2 * N.
@@ -132,6 +136,8 @@ def _centre_inputs():
         the part that goes; return what is left.
     W.mean(axis=1, keepdims=True) => W.sum(axis=1, keepdims=True)
         the sum of each row is subtracted; its mean is that divided by D.
+    W - W.mean(axis=1, keepdims=True) => W - W.mean(axis=1, keepdims=True) - b.mean()
+        the mean of b is subtracted from W; it belongs to b.
     b - b.mean() => b - b.sum()  # the sum is subtracted; the mean is that divided by D.
 """)
 def centre_weights(W, b):
