@@ -158,6 +158,14 @@ def test_textbook_forms_are_right(form):
         assert norm_wise(a.reshape(b.shape), b) < 1e-14
 
 
+def test_settled_times_are_the_least_and_stop_when_a_round_lowers_none():
+    found = iter([9, 5, 4, 3.9, 1])  # the fourth lowers by less than 5 %
+    assert bench.settled(lambda: {"a": next(found), "b": 2}) == {"a": 3.9, "b": 2}
+    assert next(found) == 1
+    falling = iter(range(100, 0, -10))
+    assert bench.settled(lambda: {"a": next(falling)}, rounds=3) == {"a": 80}
+
+
 def test_medians_of_a_slow_and_a_fast_function():
     calls = []
     slow = functools.partial(np.linalg.svd, np.ones((60, 60)))
