@@ -339,6 +339,29 @@ def test_the_call_that_fails_can_be_run_again():
     assert np.all(inputs("mean_backward", 2)[0] != 0)
 
 
+def test_an_input_that_has_no_call_is_named():
+    """Who writes a check must know which of the layers stops it, unless the first does."""
+    stops = "dx, dgamma = backward({}); return bool(dgamma.ndim == 1 or 1 / (dgamma.ndim - {}))"
+    given = "*forward(np.ones((3, 4)), np.ones(4), 0.1), np.ones(4)"
+    told = repr(check(named("rms_check", stops.replace("{}", given, 1).replace("{}", "2"), np=np)))
+    assert "ZeroDivisionError" in told and "It stops at the input: dgamma not summed." in told
+    assert "at the input" not in repr(check(named("rms_check", "return 1 / 0")))
+
+
+def test_the_call_to_run_again_is_of_the_case_that_is_named():
+    """Numbers are wrong in every case and the shape in a later one: the shape is told, and called.
+
+    Of two outputs the call is that of the case which comes first.
+    """
+    task = EXERCISES["rms_forward_blocked"]
+    labels = list(task.cases())
+    wrong = "y, rstd = f({given}); return ySLIP, rstd[:7] if rows == 3 else rstd + 1"
+    for slip, number in ("", labels.index("12 rows in blocks of 3") + 1), (" + 1", 1):
+        told = repr(check(named("rms_forward_blocked", wrong.replace("SLIP", slip), f=task.right)))
+        assert f"rstd: for {labels[1]}, shape (7, 1) where (12, 1) is asked" in told
+        assert told.endswith(f"inputs(rms_forward_blocked, {number}))")
+
+
 def test_a_judge_may_give_a_score_or_decline(monkeypatch):
     task = EXERCISES["row_mean"]
 

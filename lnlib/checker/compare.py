@@ -79,7 +79,7 @@ def compare(exercise, cases, results):
     remarks : dict of str to str
         For each output: RIGHT, NOT_DONE, or what is wrong.
     first : int
-        The first case in which something is not right.
+        The first of the cases that the remarks are about.
     """
     names = exercise.outputs
 
@@ -96,8 +96,8 @@ def compare(exercise, cases, results):
     wrong = [output for output in outputs if output.wrong]
     known = _known_mistakes(exercise, run, wrong) if wrong else []
     remarks = {o.name: _remark(o, outputs, known, exercise, cases) for o in outputs}
-    not_right = [o.wrong or o.missing for o in outputs if len(o.missing) < len(cases)]
-    return remarks, min((numbers[0] for numbers in not_right if numbers), default=0)
+    begun = [output for output in outputs if len(output.missing) < len(cases)]
+    return remarks, min((o.first for o in begun if o.first is not None), default=0)
 
 
 def _remark(output, outputs, known, exercise, cases):

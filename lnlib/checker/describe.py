@@ -107,6 +107,16 @@ class Output:
         cases = () if self.missing else enumerate(zip(self.mine, self.right))
         return [i for i, (a, b) in cases if not close(a, b, self.rtol)]
 
+    @functools.cached_property
+    def misshapen(self):
+        """The numbers of the cases in which its shape is wrong."""
+        return [i for i in self.wrong if self.mine[i].shape != self.right[i].shape]
+
+    @property
+    def first(self):
+        """The number of the case that a remark on this output is about; None if all is right."""
+        return next(iter(self.misshapen or self.wrong or self.missing), None)
+
 
 def describe(output, terms, arguments):
     """Describe an output that is wrong.
@@ -143,11 +153,11 @@ def _causes(output, terms, arguments):
 
 def _shape_problem(output):
     """Say what is wrong with the shape, or return None."""
-    wrong = [i for i in output.wrong if output.mine[i].shape != output.right[i].shape]
+    wrong, first = output.misshapen, output.first
     if not wrong:
         return None
-    a, b = output.mine[wrong[0]], output.right[wrong[0]]
-    case = "" if len(wrong) == len(output.mine) else f"for {output.labels[wrong[0]]} "
+    a, b = output.mine[first], output.right[first]
+    case = "" if len(wrong) == len(output.mine) else f"for {output.labels[first]}, "
     problem = keepdims_problem(a, b)
     return f"{case}shape {a.shape} where {b.shape} is asked{f': {problem}' if problem else '.'}"
 

@@ -97,7 +97,8 @@ def _verdict_on(function, exercise, call_of):
     try:
         _run(call, exercise, cases, results, changed)
     except BaseException as error:
-        return _stopped(name, error, function, _again(exercise, len(results), call_of))
+        again = _again(exercise, len(results), call_of) or _stopped_at(list(cases), len(results))
+        return _stopped(name, error, function, again)
     if all(value is None for values in results for value in values):
         return _not_begun(name, function)
     remarks, first = compare(exercise, cases, results)
@@ -199,6 +200,11 @@ def _again(exercise, index, call_of):
     if all(isinstance(a, int | float | str) for a in arguments[0]):
         return f"{AGAIN}{exercise.right.__name__}({', '.join(map(repr, arguments[0]))})"
     return f"{AGAIN}{call_of(index + 1)}" if call_of else ""
+
+
+def _stopped_at(labels, index):
+    """Name the case of that index, or return "" if it is the first: then all may stop."""
+    return f"It stops at the input: {labels[index]}." if 0 < index < len(labels) else ""
 
 
 def _tried(labels, rtol):

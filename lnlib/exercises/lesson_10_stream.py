@@ -73,6 +73,9 @@ def _judge_cache(function):
 @mistakes(
     """
     through_norm + dz => through_norm  # dz is missing: the stream's gradient comes back too.
+    through_norm + dz => through_norm + dz / 2
+        half of dz: x and r do not share it. dz reaches each of them whole.
+    gamma * dy => gamma * dy + dz  # dz comes back twice: it goes past the norm, not through it.
     return dx, dx => return dx, dz  # r is a part of z as x is, so both have the same gradient.
     gamma = cache => gamma = cache; dy, dz = dz, dy  # dy and dz have changed places.
     return dx, dx => return dx, dy  # this is dy: r is a part of z, so it has the gradient of z.

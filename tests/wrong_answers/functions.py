@@ -57,7 +57,7 @@ WRONG = [
     (STRIPS, LOOP, f"    rows = 1\n{LOOP}", "no operation takes more than 1 row of"),
     (STRIPS, LOOP, f"    dx[...] = dy\n{LOOP}", "(setitem) goes over 301"),
     (STRIPS, "return dx", f"{SECOND_LOOP}    return dx", "dy comes from memory 2 times"),
-    ("rms_backward", ROWS, "axis=(0, 1)", "for rows of shape (N, D) shape () where (5,) is asked"),
+    ("rms_backward", ROWS, "axis=(0, 1)", "for rows of shape (N, D), shape () where (5,) is asked"),
     ("rms_check", "beta).passed", "beta)", "returns the whole report of gradcheck"),
     ("rms_forward_safe", RSTD, WIDE, "every rstd is the float32 next to the exact one"),
     ("rms_forward_blocked", GAMMA, "pass\n    return gamma * y", "goes over 2048 rows"),
