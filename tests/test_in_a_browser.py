@@ -46,24 +46,30 @@ def test_a_slide_that_does_not_fit_is_found(tmp_path):
 
 @pytest.fixture(scope="module")
 def book(tmp_path_factory):
-    """The lesson with the widest formulas, as the book shows it."""
+    """Show in the book the lesson with most formulas, and a page whose formulas are too wide."""
     source, out = tmp_path_factory.mktemp("source"), tmp_path_factory.mktemp("book")
     shutil.copy(build_slides.NOTEBOOKS / "01_derivation.ipynb", source)
     shutil.copytree(build_slides.NOTEBOOKS / "data", source / "data")
-    (source / "toc.yml").write_text("root: 01_derivation\n", "utf-8")
+    wide = "+".join(["\\mathrm{variance}"] * 9)
+    (source / "wide.md").write_text(
+        f"# Wide\n\n$$\n{wide} \\tag{{1}}\n$$\n\nA text with ${wide}$.\n", "utf-8"
+    )
+    (source / "toc.yml").write_text("root: 01_derivation\nentries:\n- file: wide\n", "utf-8")
     command = [sys.executable, "-m", "sphinx", "-q", "-c", CONF, source, out]
     subprocess.run([*command, "-D", f"external_toc_path={source / 'toc.yml'}"], check=True)
     return out
 
 
 def test_formulas_can_be_read_on_a_phone(book):
-    (found,) = check_book.formulas([book / "01_derivation.html"]).values()
-    assert len(found) > 10
-    assert [formula for formula in found if check_book.lost(formula)] == []
+    found = check_book.formulas([book / "01_derivation.html", book / "wide.html"])
+    assert len(found["01_derivation.html"]) > 10 and len(found["wide.html"]) == 2
+    assert [
+        formula for page in found.values() for formula in page if check_book.lost(formula)
+    ] == []
 
 
 def test_a_formula_that_begins_left_of_the_screen_is_found(book):
-    page = book / "01_derivation.html"
+    page = book / "wide.html"
     centred = ".bd-article div.math { display: flex !important; justify-content: center }"
     text = page.read_text("utf-8").replace("</head>", f"<style>{centred}</style></head>", 1)
     (other := book / "centred.html").write_text(text, "utf-8")
@@ -72,7 +78,7 @@ def test_a_formula_that_begins_left_of_the_screen_is_found(book):
 
 
 def test_a_formula_in_a_text_that_is_cut_off_is_found(book):
-    text = (book / "01_derivation.html").read_text("utf-8").replace("phone.js", "absent.js")
+    text = (book / "wide.html").read_text("utf-8").replace("phone.js", "absent.js")
     (other := book / "cut.html").write_text(text, "utf-8")
     (found,) = check_book.formulas([other]).values()
     assert any(check_book.lost(formula) for formula in found)
