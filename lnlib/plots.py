@@ -433,7 +433,7 @@ def variance_errors(title, measured, predicted, unit, **colors):
     right.set(ylim=-np.log10(limits), yticks=range(0, 17, 4), ylabel="correct decimal digits")
     right.tick_params(length=0)
     right.grid(False)
-    kinds = (np.float32, "s", "#f7ecd2", (5.5e2, 5e-7)), (np.float64, "o", "#e4eaf3", (3e7, 1e-12))
+    kinds = (np.float32, "s", "#f7ecd2", (1e-1, 8e-6)), (np.float64, "o", "#e4eaf3", (1e-1, 3e-14))
     for dtype, marker, tint, place in kinds:
         lines = {formula: error(unit[dtype], along) for formula, error in predicted.items()}
         high, low, *_ = lines.values()  # (400,) each
@@ -441,7 +441,7 @@ def variance_errors(title, measured, predicted, unit, **colors):
         words = {
             "ha": "center",
             "va": "center",
-            "fontsize": 12.5,
+            "fontsize": 12,
             "weight": "bold",
             "color": "#444444",
         }
@@ -469,7 +469,7 @@ def errors_of_y(offsets, textbook, recentred, storing, by_row):
     for row, marker in zip(by_row[:3], "o^s"):
         below.plot(1e4 * row[:60], marker, color=RED, mfc="white", ms=5)
     below.set(xlabel="entry", ylabel=r"relative error ($10^{-4}$)")
-    below.set_title("Three rows, centred once, offset $10^4$: does the error vary?")
+    below.set_title("Centred once, offset $10^4$: does the error vary?")
     fig.legend(loc="outside lower center", ncols=2)
     return fig, (ax, below)
 
