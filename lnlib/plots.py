@@ -397,21 +397,6 @@ def losing_two_parts(x_hat, g, dx, alt):
     return _moving("losing-two-parts", "place of x-hat on its circle", alt, 640, head, frames)
 
 
-def number_line(ax, points, spacing, title, xlabel):
-    """Show points (orange) above the grid of floats (grey) and where each of them is rounded to."""
-    points = np.asarray(points, dtype=float)
-    rounded = spacing * np.round(points / spacing)  # ties to even, as floats do
-    grid = np.arange(min(0, rounded.min()), max(points.max(), rounded.max()) + spacing, spacing)
-    ax.plot(grid, 0 * grid, "|", color=GREY, ms=30, mew=2)
-    ax.plot(points, 0 * points + 1, "o", color=RED)
-    for point, target in zip(points, rounded):
-        ax.annotate("", (target, 0.12), (point, 0.92), arrowprops={"arrowstyle": "->", "lw": 1.5})
-    ax.set(ylim=(-0.5, 1.3), yticks=[0, 1], yticklabels=["floats", "exact"], xlabel=xlabel)
-    ax.set_xticks(grid)
-    ax.grid(False)
-    ax.set_title(title)
-
-
 def log_points(ax, x, y, limits, marker, color, label=None):
     """Plot y on log axes; hollow triangles at the edges: off the scale; a cross: exactly 0."""
     x, y, (low, high) = np.asarray(x), np.nan_to_num(y, nan=np.inf), limits
@@ -439,7 +424,7 @@ def variance_errors(title, measured, predicted, unit, **colors):
     **colors : str
         The color of each formula that is drawn, by its name.
     """
-    fig, ax = plt.subplots(figsize=(9, 6.6))
+    fig, ax = plt.subplots(figsize=(7, 6))
     along, limits = np.logspace(-2, 16, 400), np.array([2e-17, 1.0])
     ax.set(xscale="log", yscale="log", xlim=(5e-3, 3e16), ylim=limits, title=title)
     ax.set(xlabel=r"$\kappa$ = |mean| / std", ylabel="relative error of the variance")
@@ -448,7 +433,7 @@ def variance_errors(title, measured, predicted, unit, **colors):
     right.set(ylim=-np.log10(limits), yticks=range(0, 17, 4), ylabel="correct decimal digits")
     right.tick_params(length=0)
     right.grid(False)
-    kinds = (np.float32, "s", "#f7ecd2", (5.5e2, 5e-7)), (np.float64, "o", "#e4eaf3", (3e7, 1e-12))
+    kinds = (np.float32, "s", "#f7ecd2", (1e-1, 8e-6)), (np.float64, "o", "#e4eaf3", (1e-1, 3e-14))
     for dtype, marker, tint, place in kinds:
         lines = {formula: error(unit[dtype], along) for formula, error in predicted.items()}
         high, low, *_ = lines.values()  # (400,) each
@@ -456,7 +441,7 @@ def variance_errors(title, measured, predicted, unit, **colors):
         words = {
             "ha": "center",
             "va": "center",
-            "fontsize": 12.5,
+            "fontsize": 12,
             "weight": "bold",
             "color": "#444444",
         }
@@ -474,7 +459,7 @@ def errors_of_y(offsets, textbook, recentred, storing, by_row):
 
     by_row : (N, D), the errors of the textbook's y at an offset of 1e4.
     """
-    fig, (ax, below) = plt.subplots(2, 1, figsize=(9, 8), height_ratios=(3, 2))
+    fig, (ax, below) = plt.subplots(2, 1, figsize=(7, 8), height_ratios=(3, 2))
     ax.loglog(offsets, textbook, "o-", color=RED, label="algorithm: centred once (textbook)")
     ax.loglog(offsets, recentred, "s-", color=GREEN, label="algorithm: centred twice")
     ax.loglog(offsets, storing, "D--", color=GREY, label="data: storing x in float32")
@@ -484,7 +469,7 @@ def errors_of_y(offsets, textbook, recentred, storing, by_row):
     for row, marker in zip(by_row[:3], "o^s"):
         below.plot(1e4 * row[:60], marker, color=RED, mfc="white", ms=5)
     below.set(xlabel="entry", ylabel=r"relative error ($10^{-4}$)")
-    below.set_title("Three rows, centred once, offset $10^4$: does the error vary?")
+    below.set_title("Centred once, offset $10^4$: does the error vary?")
     fig.legend(loc="outside lower center", ncols=2)
     return fig, (ax, below)
 
