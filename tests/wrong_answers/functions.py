@@ -33,6 +33,8 @@ WRONG = [
     ("shifted_variance", "x[..., :1]", "x.mean(-1)[..., None]", "but not by one pass"),
     ("shifted_variance", f"np.mean({DIFFERENCE}", WIDER, "by a wider type inside"),
     ("shifted_variance", "x[..., :1]", "x[..., 1:2]", "shifted by another entry"),
+    ("shifted_variance", "x[..., :1]", "x.max(-1)[..., None]", "shifted by another entry"),
+    ("shifted_variance", "x[..., :1]", "x.min(-1)[..., None]", "shifted by another entry"),
     ("shifted_variance", DIFFERENCE, PRODUCT, "by two passes over the shifted x"),
     ("shifted_variance", "d = x", "x = x.astype(float); d = x", "right, but float64; the input"),
     ("merge_parts", MERGED, "n_a * mean_a**2 + n_b * mean_b**2 - n * mean**2", CANCELS),
