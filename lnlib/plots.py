@@ -424,7 +424,7 @@ def variance_errors(title, measured, predicted, unit, **colors):
     **colors : str
         The color of each formula that is drawn, by its name.
     """
-    fig, ax = plt.subplots(figsize=(7, 6))
+    fig, ax = plt.subplots(figsize=(6, 5.6))
     along, limits = np.logspace(-2, 16, 400), np.array([2e-17, 1.0])
     ax.set(xscale="log", yscale="log", xlim=(5e-3, 3e16), ylim=limits, title=title)
     ax.set(xlabel=r"$\kappa$ = |mean| / std", ylabel="relative error of the variance")
