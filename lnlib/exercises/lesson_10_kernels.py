@@ -25,8 +25,8 @@ __global__ void __launch_bounds__(THREADS) rms_forward(
 BACKWARD_HEAD = """template <int THREADS, int VECTORS, int WIDTH>
 __global__ void __launch_bounds__(THREADS) rms_backward(
     const Vector<WIDTH> *x, const Vector<WIDTH> *dy, const Vector<WIDTH> *gamma,
-    const float *rstd, Vector<WIDTH> *__restrict__ dx, Vector<WIDTH> *__restrict__ partial,
-    long long rows, int D)
+    const float *rstd, Vector<WIDTH> *__restrict__ dx,
+    Vector<WIDTH> *__restrict__ partial, long long rows, int D)
 """
 GRID, N_ROWS = 4, 11  # two or three rows each, and an even number of blocks: n % 2 is no buffer
 
