@@ -25,8 +25,8 @@ __global__ void __launch_bounds__(THREADS) rms_forward(
 BACKWARD_HEAD = """template <int THREADS, int VECTORS, int WIDTH>
 __global__ void __launch_bounds__(THREADS) rms_backward(
     const Vector<WIDTH> *x, const Vector<WIDTH> *dy, const Vector<WIDTH> *gamma,
-    const float *rstd, Vector<WIDTH> *__restrict__ dx, Vector<WIDTH> *__restrict__ partial,
-    long long rows, int D)
+    const float *rstd, Vector<WIDTH> *__restrict__ dx,
+    Vector<WIDTH> *__restrict__ partial, long long rows, int D)
 """
 GRID, N_ROWS = 4, 11  # two or three rows each, and an even number of blocks: n % 2 is no buffer
 
@@ -209,6 +209,8 @@ BACKWARD_ONCE = {"x": "loaded", "dy": "loaded", "dx": "stored", "partial": "stor
     x_hat, head) => x_hat, head, threads=1)  # every thread has only its own part: use block_sum.
     x_hat, head) => x_hat, head, threads=32)  # every warp has only its own part: use block_sum.
     x_hat, g = x * rstd => x_hat, g = x  # x stands where x_hat = x * rstd belongs.
+    g - x_hat * along => g + x_hat * along  # the sign in front of x_hat is wrong.
+    - x_hat * along => - along  # x_hat is missing in front of the mean of g * x_hat.
     return dx, (dy * x_hat) => dx[4:] = np.nan; return dx, (dy * x_hat)[:4]
         only the first row of each block is there: go on to row + gridDim.x.
     (dy * x_hat).sum => (dy * x_hat)[-4:].sum  # only the last row of each block: clear it once.
