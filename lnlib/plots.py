@@ -433,13 +433,13 @@ def variance_errors(title, measured, predicted, unit, **colors):
     right.set(ylim=-np.log10(limits), yticks=range(0, 17, 4), ylabel="correct decimal digits")
     right.tick_params(length=0)
     right.grid(False)
-    kinds = (np.float32, "s", "#f7ecd2", (1e-1, 8e-6)), (np.float64, "o", "#e4eaf3", (1e-1, 3e-14))
+    kinds = (np.float32, "s", "#f7ecd2", (8e-3, 8e-6)), (np.float64, "o", "#e4eaf3", (8e-3, 3e-14))
     for dtype, marker, tint, place in kinds:
         lines = {formula: error(unit[dtype], along) for formula, error in predicted.items()}
         high, low, *_ = lines.values()  # (400,) each
         ax.fill_between(along, low, np.fmin(high, 1), where=low < 1, color=tint, lw=0)
         words = {
-            "ha": "center",
+            "ha": "left",
             "va": "center",
             "fontsize": 12,
             "weight": "bold",
