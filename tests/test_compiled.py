@@ -2,13 +2,12 @@
 
 import numpy as np
 import pytest
+from layers import needs_compiler
 from oracle import AT_LARGE, WORST, fractions
 
 from lnlib import compiled
-from lnlib.emulator import compiler
 
 rng = np.random.default_rng(60)
-needs_a_compiler = pytest.mark.skipif(compiler() is None, reason="needs a C++ compiler")
 
 
 def passes(dy, x, gamma, beta, stream):
@@ -17,7 +16,7 @@ def passes(dy, x, gamma, beta, stream):
     return y, dx, *compiled.run_both(compiled.load(), dy, x, gamma, beta, y, dx, stream)
 
 
-@needs_a_compiler
+@needs_compiler
 @pytest.mark.parametrize("offset, mean_of_dy", [(0, 0), (1e5, 1e4), (1e7, 0)])
 @pytest.mark.parametrize("D", [2, 3, 17, 64, 100, 768, 1025, 16384])
 def test_the_promise(D, offset, mean_of_dy):
@@ -30,7 +29,7 @@ def test_the_promise(D, offset, mean_of_dy):
             assert errors.max() <= AT_LARGE
 
 
-@needs_a_compiler
+@needs_compiler
 @pytest.mark.parametrize("D", [64, 1000, 16384])
 def test_rows_with_an_outlier_and_dy_along_x_hat(D):
     x = np.where(np.arange(D) % 2, -1.0, 1.0) * rng.uniform(0.5, 2, (20, 1))
@@ -43,7 +42,7 @@ def test_rows_with_an_outlier_and_dy_along_x_hat(D):
         assert errors.max() <= WORST
 
 
-@needs_a_compiler
+@needs_compiler
 def test_columns_of_many_rows():
     N, D = 50_000, 16
     x = rng.standard_normal((N, D), dtype=np.float32)
@@ -53,7 +52,7 @@ def test_columns_of_many_rows():
         assert errors.max() <= AT_LARGE
 
 
-@needs_a_compiler
+@needs_compiler
 @pytest.mark.parametrize("offset", [0, 1e5])
 def test_rows_that_begin_far_from_their_mean(offset):
     dy, x = rng.standard_normal((2, 20, 768))
@@ -64,7 +63,7 @@ def test_rows_that_begin_far_from_their_mean(offset):
         assert errors.max() <= AT_LARGE
 
 
-@needs_a_compiler
+@needs_compiler
 def test_copy():
     x = rng.standard_normal((5, 104)).astype(np.float32)
     for stream in (False, True):
@@ -73,7 +72,7 @@ def test_copy():
         assert np.array_equal(x, y)
 
 
-@needs_a_compiler
+@needs_compiler
 def test_each_walk_goes_to_where_it_stands():
     order = rng.permutation(60)
     following = np.zeros(60, np.int64)
@@ -84,7 +83,7 @@ def test_each_walk_goes_to_where_it_stands():
         assert np.array_equal(at, np.roll(order, -7)[:: 60 // walks])
 
 
-@needs_a_compiler
+@needs_compiler
 def test_arrays_with_gaps_are_refused():
     with pytest.raises(ValueError, match="C-contiguous"):
         compiled.load()(

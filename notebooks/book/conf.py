@@ -66,7 +66,7 @@ def what_is_folded(cell):
 
 def name_folded_cells(app, page, source):
     """Say for each folded cell what it holds, in place of "Show code cell source"."""
-    if not Path(app.env.doc2path(page)).suffix == ".ipynb":
+    if Path(app.env.doc2path(page)).suffix != ".ipynb":
         return
     notebook = json.loads(source[0])
     for cell in notebook["cells"]:
