@@ -50,10 +50,11 @@ SOLVED = {part.name: part for path in LESSONS for part in parts(solutions(path))
 
 @functools.cache
 def namespace(path):
-    """Run all code of a notebook but for its checks; return the names it defines."""
+    """Run all code of a notebook but for its checks and what it times; return its names."""
     names = {}
     for cell in cells_of(path):
-        if cell.cell_type == "code" and not cell.source.startswith("check("):
+        timed = "nbval-ignore-output" in cell.metadata.get("tags", [])
+        if cell.cell_type == "code" and not timed and not cell.source.startswith("check("):
             exec(cell.source, names)
     return names
 
