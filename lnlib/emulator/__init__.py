@@ -32,9 +32,9 @@ read; __ldg of what a thread of the kernel writes; a barrier or a shuffle that s
 reach; more threads than __launch_bounds__ allows; a call of a function without __device__; shared
 memory beyond the limits of sm_90; a thread that never ends. If blocks wait for the last of them,
 the kernel is run again with the blocks in the opposite order, so that a last block which is known
-by its number is found out. Shared memory and registers hold NaN until they are written. With
-flush=True, float32 numbers below 2**-126 count as zero in arithmetic, as with -ftz=true on a GPU.
-It also counts what a kernel asks of memory: see `Traffic`.
+by its number is found out. Shared memory that nobody has written holds NaN, and registers hold NaN
+or huge numbers. With flush=True, float32 numbers below 2**-126 count as zero in arithmetic, as with
+-ftz=true on a GPU. It also counts what a kernel asks of memory: see `Traffic`.
 
 What it does not check: how long anything takes. It knows blocks and grids of one dimension and
 warps that run in any order, but not several blocks that run at a time. sqrtf and the like are those
