@@ -619,15 +619,12 @@ def table(*rows):
     return Markdown("\n".join(f"| {line} |" for line in lines))
 
 
-def verdicts(caught, rows, columns, title=None, legend=("caught", "missed")):
-    """Show a table of booleans: a full blue dot says "caught" (True), an orange ring "missed".
-
-    legend says other words for them.
-    """
+def verdicts(caught, rows, columns, title=None):
+    """Show a table of booleans: a full blue dot says "caught" (True), an orange ring "missed"."""
     caught = np.asarray(caught)
     width = 0.3 + 0.115 * max(map(len, rows)) + max(0.37 * len(columns), 3)  # inches
     fig, ax = plt.subplots(figsize=(width, 2.4 + 0.265 * len(rows)))
-    dots = (caught, BLUE, BLUE, legend[0]), (~caught, RED, "white", legend[1])
+    dots = (caught, BLUE, BLUE, "caught"), (~caught, RED, "white", "missed")
     for shown, color, face, label in dots:
         i, j = np.nonzero(shown)
         ax.scatter(j, i, s=130, color=color, facecolor=face, lw=2.5, label=label)

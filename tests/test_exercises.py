@@ -451,6 +451,13 @@ def test_what_a_cache_holds_must_be_seen():
     assert "the cache holds something that is no array" in spoken(check(add_rms_norm))
 
 
+@pytest.mark.parametrize("cache, advice", [("(z, rstd", False), ("(z.copy(), rstd", True)])
+def test_a_large_cache_is_right_but_fewer_values_will_do(cache, advice):
+    add_rms_norm = edited(EXERCISES["add_rms_norm"].right, (("(z, rstd", cache),))
+    verdict = check(add_rms_norm)
+    assert verdict.status == "right" and ("Fewer will do." in str(verdict)) == advice
+
+
 DIFFERS = {  # what backward_by_hand returns, where dx, a, b are right -> what is told
     "-dx, a, b": "dx: right, but for its sign.",
     "3 * dx, a, b": "dx: right, but for a factor: 3 times",

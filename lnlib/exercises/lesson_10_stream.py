@@ -60,7 +60,9 @@ def _judge_cache(function):
     extra = (sum(kept.values()) - kept.get(id(a.gamma), 0)) / a.x.nbytes
     if extra > 1.5:
         return f"Right numbers, but beside z the cache holds {extra:.1f} values per element."
-    return Score(f"Beside z, which is in use anyway, it keeps {extra:.2f} values per element.")
+    advice = " Fewer will do." if extra > 0.5 else ""
+    said = f"Beside z, which is in use anyway, it keeps {extra:.2f} values per element."
+    return Score(said + advice)
 
 
 @exercise(
