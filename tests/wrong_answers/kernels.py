@@ -13,12 +13,12 @@ ONE_VECTOR = "s[start + i] = row[v];"
 ONE_NUMBER = "for (int j = 0; j < WIDTH; j++) s[start + i].at[j] = row[v].at[j];"
 LOOP = """#pragma unroll
     for (int v = 0; v < VECTORS; v++) {
-        const int i = threadIdx.x + v * THREADS;
+        const int i = member<THREADS>() + v * THREADS;
 """
 LOADS = f"""    load<THREADS>(a, start, vectors, row);
     load<THREADS>(b, start, vectors, other);
 {LOOP}"""
-CHUNK = LOOP.replace("threadIdx.x + v * THREADS", "threadIdx.x * VECTORS + v")
+CHUNK = LOOP.replace("member<THREADS>() + v * THREADS", "threadIdx.x * VECTORS + v")
 CHUNKS = f"""{CHUNK}        row[v] = i < vectors ? a[start + i] : Vector<WIDTH>();
         other[v] = i < vectors ? b[start + i] : Vector<WIDTH>();
     }}
