@@ -41,8 +41,8 @@ OTHER_RIGHT_KERNELS = [
         ADD,
         ("load<THREADS>(b, start, vectors, other);", "const int last = vectors - 1;"),
         (
-            "const int i = member<THREADS>() + v * THREADS;",
-            "const int i = member<THREADS>() + v * THREADS;\n        other[v] = b[start + min(i, last)];",
+            "() + v * THREADS;",
+            "() + v * THREADS;\n        other[v] = b[start + min(i, last)];",
         ),
         ("+= other[v].at[j]", "+= i < vectors ? other[v].at[j] : 0.0f"),
     ),
