@@ -68,6 +68,25 @@ class Occupancy(NamedTuple):
     bytes_in_flight: int
 
 
+def shared_taken(arch, shared_bytes):
+    """Return what a block takes of its multiprocessor's shared memory.
+
+    Parameters
+    ----------
+    arch : str
+        "sm_70", "sm_75", ...
+    shared_bytes : int
+        What the block asks for, static and dynamic.
+
+    Returns
+    -------
+    int
+        Bytes, in whole units. Since sm_80 the driver takes 1024 per block besides.
+    """
+    unit, driver = (128, 1024) if int(arch[3:]) >= 80 else (256, 0)
+    return -(-(shared_bytes + driver) // unit) * unit
+
+
 def resident_blocks(arch, threads, registers, shared_bytes=0):
     """Return how many blocks fit on a multiprocessor, and what limits them.
 
@@ -80,13 +99,12 @@ def resident_blocks(arch, threads, registers, shared_bytes=0):
     registers : int
         Per thread. Warps get them in units of 256 from the 16384 of a quarter of a multiprocessor.
     shared_bytes : int
-        Per block, static and dynamic. Since sm_80 the driver takes 1024 bytes per block.
+        Per block, static and dynamic.
     """
     limits = _limits(arch)
     warps = -(-threads // 32)
     per_warp = -(-max(registers, 1) * 32 // 256) * 256
-    unit, taken = (128, 1024) if int(arch[3:]) >= 80 else (256, 0)
-    shared = -(-(shared_bytes + taken) // unit) * unit
+    shared = shared_taken(arch, shared_bytes)
     fitting = {  # of equal ones, the first is named: the GPU is full
         "threads": limits.threads // (32 * warps),
         "blocks": limits.blocks,
