@@ -14,7 +14,6 @@ from numbers import Integral
 from typing import NamedTuple
 
 import numpy as np
-from tqdm import tqdm
 
 RTOL = {"central": 1e-8, "complex": 1e-14}
 _SAFETY = 10  # an error may be larger than its estimate by this factor
@@ -78,7 +77,7 @@ class Report:
 
 def gradcheck(
     forward, backward, x, gamma, beta, *,
-    method="central", h=None, sample=None, rtol=None, seed=0, progress=False,
+    method="central", h=None, sample=None, rtol=None, seed=0,
 ):  # fmt: skip
     """Compare dx, dgamma, dbeta with a numerical derivative, one entry at a time.
 
@@ -105,8 +104,6 @@ def gradcheck(
         to rtol of the largest entry's.
     seed : int
         For dy, the direction and the choice of entries.
-    progress : bool
-        Show a progress bar on stderr.
 
     Returns
     -------
@@ -137,7 +134,7 @@ def gradcheck(
     for name, part, reach in zip(_NAMES, probe.arrays(np.arange(probe.point.size)), _REACH):
         entries = [] if name in probe.problems else probe.rng.permutation(part.ravel())[:sample]
         found[name], checked[name] = [], (len(entries), part.size)
-        for i in tqdm(entries, desc=name) if progress else entries:
+        for i in entries:
             direction = np.eye(1, probe.point.size, i)[0]
             found[name].append(_slope(probe, method, direction, rtol, h, reach))
     return _report(_TITLE[method], rtol, probe, found, checked)

@@ -22,7 +22,7 @@ ARROWS = {  # part of lnlib: the parts that it may import, besides itself
     "gpu": {"core", "emulator"},
     "exercises": {"core", "checker", "gpu"},
 }
-OTHERS = {"numpy", "matplotlib", "IPython", "ipywidgets", "tqdm", "cupy", "cuda"}
+OTHERS = {"numpy", "matplotlib", "IPython", "ipywidgets", "cupy", "cuda"}
 SAME_MEANING = {  # names that stand in several modules, and mean the same in each
     "layer_norm_forward", "layer_norm_backward", "available", "status", "backend", "main",
 }  # fmt: skip

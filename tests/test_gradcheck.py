@@ -2,7 +2,6 @@
 
 import math
 import re
-import sys
 from functools import partial
 
 import numpy as np
@@ -575,16 +574,6 @@ def test_lists_and_float32_are_taken_as_float64(method):
     at = [a.astype(np.float32) for a in point((2, 5))]
     assert gradcheck(*LAYER, *at, method=method).passed
     assert gradcheck(*LAYER, [[1, 2, 4]], [1, 2, 3], [0, 0, 1], method=method).passed
-
-
-def test_progress_goes_to_stderr(capfd, monkeypatch):
-    gradcheck(*LAYER, *point((2, 5)), progress=True)
-    captured = capfd.readouterr()
-    assert "dgamma" in captured.err and not captured.out
-    # In a browser tqdm's monitor thread warns even where it shows nothing.
-    monkeypatch.setattr(sys.modules["lnlib.gradcheck"], "tqdm", None)
-    gradcheck(*LAYER, *point((2, 5)))
-    assert not capfd.readouterr().err
 
 
 def test_fixed_h_and_rtol():

@@ -32,7 +32,6 @@ CORE = {  # what Pyodide starts from, and the list of its packages with their ch
 # What Pyodide lacks: package -> its version and what it imports. All of them are pure Python.
 WHEELS = {
     "comm": ("0.2.3", ["traitlets"]),
-    "tqdm": ("4.67.1", []),
     "ipywidgets": ("8.1.7", ["comm", "traitlets", "ipython"]),  # fits jupyterlab_widgets in [lite]
 }
 STARTS = "ssl sqlite3 micropip packaging ipython jedi".split()  # what the kernel asks for itself
