@@ -132,7 +132,8 @@ def gradcheck(
     rtol = rtol or RTOL[method]
     found, checked = {}, {}
     for name, part, reach in zip(_NAMES, probe.arrays(np.arange(probe.point.size)), _REACH):
-        entries = [] if name in probe.problems else probe.rng.permutation(part.ravel())[:sample]
+        skipped = probe.unjudged or name in probe.problems
+        entries = [] if skipped else probe.rng.permutation(part.ravel())[:sample]
         found[name], checked[name] = [], (len(entries), part.size)
         for i in entries:
             direction = np.eye(1, probe.point.size, i)[0]

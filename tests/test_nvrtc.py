@@ -27,12 +27,12 @@ def kernels_of_a_t4():
     return [name for name, threads in names.items() if threads > 128 or not name.startswith(less)]
 
 
-# Architecture, dtypes of x and gamma, what stands in the names. The oldest generation, the newest
-# and one between: sm_70 runs what sm_75 runs, sm_89 what sm_86 does. For sm_90 lesson 09 compiles.
+# Architecture, dtypes of x and gamma, what stands in the names. The oldest generation and the
+# newest: sm_70 runs what sm_75 runs, sm_89 what sm_86 does. For sm_80, sm_90 lesson 09 compiles.
 # Of sm_120 the kernels that sm_100 lacks. A T4 has no bfloat16. Kernels that keep their sums in
 # shared memory need not see float16, too: they read and write numbers by the same two conversions.
-COMPILED = [("sm_75", "float32", "float32", ""), ("sm_80", "float32", "float32", "")]
-COMPILED += [("sm_100", "float32", "float32", ""), ("sm_120", "float32", "float32", "IN_REGISTERS")]
+COMPILED = [("sm_75", "float32", "float32", ""), ("sm_100", "float32", "float32", "")]
+COMPILED += [("sm_120", "float32", "float32", "IN_REGISTERS")]
 COMPILED += [("sm_75" if name == "float16" else "sm_90", name, name, "") for name in HALF_TYPES]
 COMPILED += [("sm_86", "uint16", "float32", "")]
 
