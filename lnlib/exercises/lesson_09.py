@@ -76,7 +76,8 @@ SCORE_CASES = {  # rows, D, blocks, multiprocessors, bandwidth, flops, share
     + 7 * rows * D / (flops / 2) =>  # the arithmetic is missing.
     1.5e-6 * rounds + =>  # the 1.5 µs of each round are missing.
     (flops / 2) => flops  # an instruction counts as two FLOPs.
-    (flops / 2) => (flops / 2) * rounds  # the arithmetic of one round; all rounds are asked.
+    (flops / 2) => (flops / 2) * rounds  # the arithmetic of all rows, once more in every round.
+    (flops / 2) => (flops / 2) / rounds  # the arithmetic of one round; waits has that of all.
     (flops / 2) => (flops / 2 / multiprocessors)
         the arithmetic of all rows on one multiprocessor; flops counts all of them.
     7 * rows * D => 14 * rows * D  # the backward pass's instructions; forward takes 7.
