@@ -406,15 +406,17 @@ def log_points(ax, x, y, limits, marker, color, label=None):
         ax.loglog(x[there], np.clip(y, low, high)[there], shape, color=color, mfc="white", mew=1.5)
 
 
-def variance_errors(title, measured, predicted, unit, **colors):
+def variance_errors(title, dtype, measured, predicted, unit, **colors):
     """Draw errors of the variance against kappa: lines are predicted, points are measured.
 
-    For float32 and for float64, the band between the first two formulas is shaded.
+    The band between the first two formulas, naive and two-pass, is shaded.
 
     Parameters
     ----------
     title : str
         The question that the figure answers.
+    dtype : type
+        The format of the rows.
     measured : dict
         A formula, which is a function -> {dtype: (kappa, errors)}.
     predicted : dict
@@ -424,33 +426,40 @@ def variance_errors(title, measured, predicted, unit, **colors):
     **colors : str
         The color of each formula that is drawn, by its name.
     """
-    fig, ax = plt.subplots(figsize=(6, 5.6))
-    along, limits = np.logspace(-2, 16, 400), np.array([2e-17, 1.0])
-    ax.set(xscale="log", yscale="log", xlim=(5e-3, 3e16), ylim=limits, title=title)
+    u = unit[dtype]
+    fig, ax = plt.subplots(figsize=(6.6, 5.4))
+    along, limits = np.logspace(-2, 0.6 - np.log10(u), 400), np.array([u / 5, 1.0])
+    lines = {formula: error(u, along) for formula, error in predicted.items()}
+    high, low, *_ = lines.values()  # (400,) each
+    ax.fill_between(along, low, np.fmin(high, 1), where=low < 1, color="#e4eaf3", lw=0)
+    # a marker, and where the name stands: kappa and error as powers of 1 / u, and the side
+    places = {
+        "naive": ("o", 0.22, -0.4, "right"),
+        "two_pass": ("s", 0.76, -0.55, "left"),
+        "corrected": ("D", 0.86, -0.86, "center"),
+        "welford": ("^", 0.36, -0.72, "left"),
+    }
+    for formula, line in lines.items():
+        marker, power_of_kappa, power_of_error, side = places[formula.__name__]
+        color = colors.get(formula.__name__)
+        if color:
+            ax.plot(along, line, color=color, lw=2)
+            ax.plot(*measured[formula][dtype], marker, ms=8, color=color)
+        if color or formula.__name__ in ("naive", "two_pass"):  # the edges of the band
+            name = formula.__name__.replace("two_", "two-").replace("wel", "Wel")
+            look = {"color": color or GREY, "size": 16, "weight": "bold", "ha": side}
+            ax.text(u**-power_of_kappa, u**-power_of_error, name, va="center", **look)
+    decades = 2 if u > 1e-9 else 4
+    ax.set(xscale="log", yscale="log", xlim=(along[0] / 2, along[-1]), ylim=limits, title=title)
     ax.set(xlabel=r"$\kappa$ = |mean| / std", ylabel="relative error of the variance")
-    ax.set(xticks=10.0 ** np.arange(0, 17, 4), yticks=10.0 ** np.arange(-16, 1, 4))
+    digits = np.arange(0, -np.log10(u) + 1, decades)
+    ax.set(xticks=10.0**digits, yticks=10.0**-digits)
     right = ax.twinx()
-    right.set(ylim=-np.log10(limits), yticks=range(0, 17, 4), ylabel="correct decimal digits")
+    right.set(ylim=-np.log10(limits), yticks=digits, ylabel="correct decimal digits")
+    for either in ax, right:
+        either.minorticks_off()
     right.tick_params(length=0)
     right.grid(False)
-    kinds = (np.float32, "s", "#f7ecd2", (8e-3, 8e-6)), (np.float64, "o", "#e4eaf3", (8e-3, 3e-14))
-    for dtype, marker, tint, place in kinds:
-        lines = {formula: error(unit[dtype], along) for formula, error in predicted.items()}
-        high, low, *_ = lines.values()  # (400,) each
-        ax.fill_between(along, low, np.fmin(high, 1), where=low < 1, color=tint, lw=0)
-        words = {
-            "ha": "left",
-            "va": "center",
-            "fontsize": 12,
-            "weight": "bold",
-            "color": "#444444",
-        }
-        ax.text(*place, dtype.__name__, **words)
-        for formula in (f for f in measured if f.__name__ in colors):
-            name, color = formula.__name__, colors[formula.__name__]
-            ax.plot(along, lines[formula], color=color, lw=1.5)
-            label = f"{name}, {dtype.__name__}".replace("two_", "two-").replace("wel", "Wel")
-            ax.plot(*measured[formula][dtype], marker, color=color, label=label)
     return fig, ax
 
 
