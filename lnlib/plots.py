@@ -495,8 +495,8 @@ def waterfall(panels, lines, forward):
     place = np.arange(len(lines))
     for ax, (title, bits) in zip(axes.flat, panels.items()):
         ax.barh(place, bits["storing"], 0.86, color="#d4d4d4", label="left by storing the input")
-        ax.plot(bits["plain"], place, "s--", color=RED, mfc="white", mew=2, lw=1.8, label="plain")
-        ax.plot(bits["careful"], place, "o-", color=BLUE, ms=6, lw=1.8, label="careful")
+        ax.plot(bits["plain"], place, "s", color=RED, mfc="white", mew=2, ms=9, label="plain")
+        ax.plot(bits["careful"], place, "o", color=BLUE, ms=6, label="careful")
         ax.axhline(forward - 0.5, color=BLACK, lw=1)
         ax.set_title(title, fontsize=13)
         ax.set(xlim=(0, 25.5), xticks=[0, 8, 16, 24], ylim=(len(lines) - 0.4, -0.6))
