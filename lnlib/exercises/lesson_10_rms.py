@@ -159,7 +159,7 @@ def _no_report(function):
     .passed => .passed and False  # it says False of everything. Try it on your layer: what fails?
     return gradcheck => return not gradcheck  # True and False have changed places.
     = forward( => = rms_forward(  # it knows RMSNorm's formula. Ask the forward pass you get.
-    .passed => .errors["dx"] <= 1e-8  # it does not look at dgamma: wrong ones pass.
+    .passed => .errors["dx"] <= 1e-8  # it does not look at dgamma, or x is one row only.
     .passed => .errors["dgamma"] <= 1e-8  # it does not look at dx: wrong ones pass.
     rng.uniform(0.5, 2, 5) => np.ones(5)  # gamma is everywhere the same, so it may stand anywhere.
     ((2, 3, 5)) => ((1, 1, 5))  # it has one row: averaged is then the same as added up.
