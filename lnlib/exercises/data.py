@@ -181,7 +181,22 @@ OF_LAYERNORM = edits("""
 """)
 SLIPS = axes_of(_backward) | OF_LAYERNORM | OF_BOTH_LAYERS
 NO_MEAN = "g - mean_g - x_hat", "g - x_hat"  # what makes LayerNorm's dx that of RMSNorm
-OF_RMSNORM = {words: [(*way, NO_MEAN) for way in ways] for words, ways in OF_BOTH_LAYERS.items()}
+SAID_OF_LAYERNORM = {  # part of a diagnosis -> what it is for RMSNorm, which has no mean and no std
+    "x or x - mean(x) stands": "x stands",
+    "divided by std already": "multiplied by rstd already",
+    "here it is divided once more": "here it is multiplied once more",
+}
+
+
+def _of_rmsnorm(words):
+    for old, new in SAID_OF_LAYERNORM.items():
+        words = words.replace(old, new)
+    return words
+
+
+OF_RMSNORM = {
+    _of_rmsnorm(words): [(*way, NO_MEAN) for way in ways] for words, ways in OF_BOTH_LAYERS.items()
+}
 
 
 def of_rmsnorm():

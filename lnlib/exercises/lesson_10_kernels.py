@@ -1,4 +1,4 @@
-"""Lesson 10, section 7: RMSNorm's kernels, written by the learner and run by the emulator.
+"""Lesson 10, sections 8 and 9: RMSNorm's kernels, written by the learner and run by the emulator.
 
 A stub gets the head of a kernel and returns the kernel. The checker launches it behind the text of
 layernorm.cu, so that it can use what stands there. In the answers below, which NumPy works out, a

@@ -84,6 +84,8 @@ ROWS_CASES = of_layers("dy x_hat rstd gamma", 2, 3, 5, make=_rms_layers)
 @exercise("dx dgamma", ROWS_CASES, terms=ROWS_TERMS)
 @mistakes("""
     (g - => (g - g.mean(axis=-1, keepdims=True) -  # LayerNorm's mean term; this layer has no mean.
+    dx = rstd * (g - x_hat * along) => dx = rstd * (g - x_hat * along); dx -= dx.mean(-1)[..., None]
+        the mean is taken out at the end, as in LayerNorm; this layer has no mean.
     - x_hat * along =>  # only the straight route is there: rstd depends on every x too.
     g = gamma * dy => g = dy
     dx = rstd => dx = gamma * rstd  # gamma stands in front of the mean; it belongs inside.
@@ -157,7 +159,7 @@ def _no_report(function):
     .passed => .passed and False  # it says False of everything. Try it on your layer: what fails?
     return gradcheck => return not gradcheck  # True and False have changed places.
     = forward( => = rms_forward(  # it knows RMSNorm's formula. Ask the forward pass you get.
-    .passed => .errors["dx"] <= 1e-8  # it does not look at dgamma: wrong ones pass.
+    .passed => .errors["dx"] <= 1e-8  # it does not look at dgamma, or x is one row only.
     .passed => .errors["dgamma"] <= 1e-8  # it does not look at dx: wrong ones pass.
     rng.uniform(0.5, 2, 5) => np.ones(5)  # gamma is everywhere the same, so it may stand anywhere.
     ((2, 3, 5)) => ((1, 1, 5))  # it has one row: averaged is then the same as added up.
@@ -221,6 +223,11 @@ def _rms_in_float64(x, gamma, eps):
 @exercise("y rstd", _range_cases, rtol=3e-6, judge=_judge_dtype)
 @mistakes("""
     small = x / s => s = one; small = x  # nothing is scaled yet: squares overflow, and vanish.
+    , np.sqrt(eps)) => , one)  # s is 1 for a row of small numbers, so their squares vanish.
+    s = np => s = np.abs(x).max(axis=-1, keepdims=True); np
+    + eps / s / s => + eps  # eps is not scaled with the row: it must be divided by s squared.
+    s = np => s = np.abs(x).max(axis=-1, keepdims=True); np
+    , rstd / s => , rstd  # this is the rstd of x / s; that of x is smaller by s.
     max(axis=-1, => max(  # one scale for all rows. The small ones vanish: each row needs its own.
     np.abs(x).max => x.max  # the largest x; the largest |x| is negative here.
     np.abs(x).max(axis=-1, keepdims=True) => np.abs(x[:, :1])  # the first is not the largest.

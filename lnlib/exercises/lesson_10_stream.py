@@ -1,4 +1,4 @@
-"""Lesson 10, section 8: a residual addition and RMSNorm as one layer."""
+"""Lesson 10, section 10: a residual addition and RMSNorm as one layer."""
 
 import numpy as np
 
