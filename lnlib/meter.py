@@ -148,20 +148,18 @@ import os, resource, sys, time
 import numpy as np
 from lnlib import textbook
 gamma, beta = np.ones((2, 768), "f")
-for mib in map(int, sys.argv[1:]):
-    for history in ("first call", "third call", "third, after 31 MiB"):
-        if os.fork() == 0:  # a young process
-            x = np.ones((mib * 2**20 // 3072, 768), "f")
-            if history.endswith("MiB"):
-                np.ones(31 * 2**17)  # and freed at once
-            for _ in range(0 if history == "first call" else 2):
-                textbook.forward_means(x, gamma, beta)
+for mib, freed in [(int(mib), freed) for mib in sys.argv[1:] for freed in (0, 31)]:
+    if os.fork() == 0:  # a young process
+        x = np.ones((mib * 2**20 // 3072, 768), "f")
+        np.ones(freed * 2**17)  # and freed at once
+        for call in ("first call", "second call"):
             before, start = resource.getrusage(0).ru_minflt, time.process_time()
             textbook.forward_means(x, gamma, beta)
             seconds, after = time.process_time() - start, resource.getrusage(0).ru_minflt
-            print(mib, after - before, seconds / x.size * 1e9, history, sep=",", flush=True)
-            os._exit(0)
-        os.wait()
+            history = call + f", after {freed} MiB" * (freed > 0)
+            print(mib, after - before, seconds / x.size * 1e9, history, sep=";", flush=True)
+        os._exit(0)
+    os.wait()
 """
 # what tells the GNU C library to give nothing back to the system
 KEEP = {"MMAP_MAX": "0", "TRIM_THRESHOLD": str(2**30), "TOP_PAD": str(2**28)}
@@ -182,8 +180,9 @@ def page_faults(sizes, huge_pages, keep=False):
     Returns
     -------
     dict of str to ndarray, shape (sizes, 3)
-        For each history, which is "first call", "third call" or "third, after 31 MiB" (an array
-        of that size was freed before): size, page faults and nanoseconds an element of one call.
+        For each history: size, page faults and nanoseconds an element of one call. A history is
+        "first call" or "second call", or either with ", after 31 MiB" (an array of that size was
+        made and freed before).
         Empty where the system does not count.
     """
     options = {"NUMPY_MADVISE_HUGEPAGE": str(int(huge_pages))}
@@ -192,6 +191,6 @@ def page_faults(sizes, huge_pages, keep=False):
     done = subprocess.run(command, env=os.environ | options, capture_output=True, text=True)
     found = {}
     for line in done.stdout.splitlines() if done.returncode == 0 else []:
-        *numbers, history = line.split(",", 3)
+        *numbers, history = line.split(";")
         found.setdefault(history, []).append([float(n) for n in numbers])
     return {history: np.array(rows) for history, rows in found.items()}

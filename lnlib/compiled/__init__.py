@@ -70,6 +70,6 @@ def run_both(call, dy, x, gamma, beta, y, dx, stream=True):
     """Write y and dx, (N, D) in float32 as dy and x are; return dgamma and dbeta, float64."""
     N, D = x.shape
     rows, sums = np.empty((3, N), np.float32), np.zeros((2, D))
-    call("forward", x, gamma, beta, y, *rows, N, D, stream)
+    call("forward", x, gamma, beta, y, *rows, N, D, stream, D)
     call("backward", dy, x, gamma, *rows, dx, *sums, N, D, stream)
     return sums

@@ -23,9 +23,6 @@ constexpr long W = 4;
 #ifndef FETCH // ask for memory that is needed soon
 #define FETCH(p) __builtin_prefetch(p)
 #endif
-#ifndef STEP // of forward, from row to row: with 0 it stays on one, to time the work alone
-#define STEP D
-#endif
 typedef float Wide __attribute__((vector_size(4 * W), aligned(4), may_alias));
 
 static inline Wide load(const float *p, Wide) { return *(const Wide *)p; }
@@ -85,11 +82,12 @@ static inline float mean_of_first(const float *x, long few) {
   return x[0] + sum.total / few;
 }
 
+// step, from row to row, is D; with 0 the loop stays on one row, to time the work alone.
 extern "C" void forward(const float *x, const float *gamma, const float *beta,
                         float *y, float *mean, float *mean_lo, float *rstd,
-                        long N, long D, long stream) {
+                        long N, long D, long stream, long step) {
   stream = stream && whole_lines(y, D);
-  for (long n = 0; n < N; n++, x += STEP, y += STEP) {
+  for (long n = 0; n < N; n++, x += step, y += step) {
     float m = mean_of_first(x, D < 64 ? D : 64);
     double rest, var;
     for (bool last = false;; last = true, m += rest) {
