@@ -65,7 +65,7 @@ def no_mean_term(dy, g, x_hat, rstd, gamma):
     return rstd * (g - x_hat * _mean_of_row(g * x_hat))
 
 
-@_wrong_dx("no projection term", "that every x moves the variance")
+@_wrong_dx("no projection term", "that every x moves the variance (mean(g) * mean(x_hat) is 0)")
 def no_projection_term(dy, g, x_hat, rstd, gamma):
     return rstd * (g - _mean_of_row(g))
 
@@ -85,7 +85,7 @@ def no_gamma(dy, g, x_hat, rstd, gamma):
     return rstd * (dy - _mean_of_row(dy) - x_hat * _mean_of_row(dy * x_hat))
 
 
-@_wrong_dx("sign of the projection", "the minus of d(1/std) = -d(std)/std**2")
+@_wrong_dx("sign of the projection", "that rstd falls when the variance grows")
 def sign_of_projection(dy, g, x_hat, rstd, gamma):
     return rstd * (g - _mean_of_row(g) + x_hat * _mean_of_row(g * x_hat))
 
