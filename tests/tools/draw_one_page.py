@@ -117,7 +117,6 @@ def one_row():
     dvar = -(rstd**3) / 2 * drstd
     dxc = rstd * g + 2 / D * xc * dvar
     dmean = -dxc.sum()
-    assert (1 / D, -(rstd**3) / 2, 2 / D, rstd) == (1 / 4, -1 / 16, 1 / 2, 1 / 2)  # at the arrows
     assert np.allclose(dx[0], dxc + dmean / D)
     assert np.allclose(g - g.mean() - x_hat * np.mean(g * x_hat), dx[0] / rstd)
     values = x, x.mean(), xc, np.var(x), rstd, x_hat, gamma, beta, y[0]
@@ -237,12 +236,12 @@ NODES = {
 }
 ARROWS = {  # local derivative, and where it stands beside the middle of the arrow
     "x-xc": ("$1$", 0.14, 0.02),
-    "x-mean": ("$1/4$", 0.24, -0.13),
-    "mean-xc": ("$-1$", 0.27, 0.16),
-    "xc-var": ("$x_c/2$", 0.26, -0.15),
-    "var-rstd": ("$-1/16$", 0.29, 0),
-    "rstd-x_hat": ("$x_c$", 0.2, -0.13),
-    "xc-x_hat": ("$1/2$", 0.2, 0),
+    "x-mean": ("$1/D$", 0.24, -0.14),
+    "mean-xc": ("$-1$", 0.0, -0.15),
+    "xc-var": ("$2x_c/D$", 0.3, -0.16),
+    "var-rstd": (r"$-\mathrm{rstd}^3/2$", -0.45, 0),
+    "rstd-x_hat": ("$x_c$", 0.2, 0.12),
+    "xc-x_hat": (r"$\mathrm{rstd}$", 0.24, 0),
     "x_hat-y": (r"$\gamma$", 0.14, -0.02),
     "gamma-y": (r"$\hat{x}$", 0.0, -0.12),
     "beta-y": ("$1$", 0.0, 0.13),
@@ -256,7 +255,7 @@ def draw_graph(panel):
     panel.text(0.32, 0.35, "value", weight="bold")
     panel.text(0.32, 0.5, "its gradient", color=GREEN, weight="bold")
     panel.text(1.36, 0.35, "at an arrow: local derivative", color=SOFT)
-    panel.text(1.36, 0.5, "dashed: shared by the row;  ε = ½", color=SOFT)
+    panel.text(1.36, 0.5, "dashed: shared by the row;  D = 4, ε = ½", color=SOFT)
     cards, numbers = {}, one_row()
     for name, (x, y, width, room) in NODES.items():
         left, (color, line) = x - width / 2, line_of(name)
@@ -281,7 +280,7 @@ def draw_graph(panel):
         )  # fmt: skip
         panel.ax.add_patch(arrow)
         middle = np.mean([NODES[start][:2], NODES[end][:2]], axis=0)
-        panel.text(*(middle + (right, down)), words, 10, SOFT, ha="center")
+        panel.text(*(middle + (right, down)), words, 10.5, ha="center")
 
 
 def draw_formulas(panel):
