@@ -51,7 +51,10 @@ def test_only_bugs_that_are_not_stored_are_trained(monkeypatch):
         }
         for key in ("museum", "museum, long")
     }
+    monkeypatch.setattr(train, "dx_runs", lambda: "measured again")
+    lacking["dx"] = {"gone": []}
     found = train.with_missing(STORED | lacking)
+    assert found["dx"] == "measured again"
     bug, near = train.MUSEUM["no gamma"], train.MUSEUM_RATES[:3]
     assert trained == [(bug, train.MUSEUM_RATES), (bug | {"epochs": train.EPOCHS}, near)]
     for key, added in (("museum", new), ("museum, long", {"rates": near} | new)):
