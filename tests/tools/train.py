@@ -1,15 +1,16 @@
 """Train lesson 11's network many times and store the results: python tests/tools/train.py
 
-Writes notebooks/recorded/training.json, in about a quarter of an hour on one core. It holds five
+Writes notebooks/recorded/training.json, in about a quarter of an hour on one core. It holds six
 experiments: "factors", the network with and without LayerNorm, with default and with He weights,
 gamma and beta learned or frozen, over rates and seeds; "adam", four of these networks trained by
 Adam; "museum" and "museum, long", the network with LayerNorm and each wrong backward pass of
-lnlib.bugs, from smaller rates on; and "long", the loss and the drift after each of 30 epochs, most
-of them with and without the mean term of dx. Lesson 11 shows the functions from LayerNorm to train,
-word for word, reads the experiments from the file, and trains a sample of them again.
+lnlib.bugs, from smaller rates on; "dx", how far the dx of each bug is off, after 30 epochs with the
+right gradient; and "long", the loss and the drift after each of 30 epochs, most of them with and
+without the mean term of dx. Lesson 11 shows the functions from LayerNorm to dx_errors, word for
+word, reads the experiments from the file, and trains a sample of them again.
 
-With --missing only bugs and long runs that the file lacks are trained, and those that are gone are
-dropped.
+With --missing only what the file lacks is trained: bugs, long runs, the errors of dx. What is gone
+is dropped.
 """
 
 import argparse
@@ -18,6 +19,7 @@ import json
 import math
 import platform
 import re
+from contextlib import suppress
 from datetime import date
 from functools import partial
 from pathlib import Path
@@ -133,6 +135,28 @@ def train(net, rate, seed, frozen=False, epochs=6, gradients=run_backward):
                 norm.beta -= step * norm.dbeta
 
 
+def walk_back(weights, norms, images, labels):
+    """Return the rows, and for each Linear layer, per image, the gradients dy and dz behind it."""
+    rows = run_forward(weights, norms, images)
+    p = np.exp(rows[-1]) / np.exp(rows[-1]).sum(axis=1, keepdims=True)  # (N, 10)
+    dy, dz = [None], [p - np.eye(10)[labels]]  # the ninth has no LayerNorm behind it
+    for i in range(8, 0, -1):
+        dy.insert(0, (dz[0] @ weights[i].T) * (rows[i] > 0))
+        dz.insert(0, norms[i - 1].backward(dy[0]) if norms[i - 1] else dy[0])
+    return rows, dy, dz
+
+
+def dx_errors(weights, norms):
+    """Return {bug: the error of its dx in each LayerNorm, (8,), in percent}."""
+    _, dys, dzs = walk_back(weights, norms, train_x[:100], train_y[:100])  # (100, 48) each
+    errors = {bug.name: [] for bug in BUGS}
+    for bug in BUGS:
+        for norm, dy, dz in zip(norms, dys, dzs):  # dz is the right dx
+            wrong, _, _ = bug.backward(dy, norm.cache)
+            errors[bug.name].append(100 * np.linalg.norm(wrong - dz) / np.linalg.norm(dz))
+    return errors
+
+
 def without_drift(*network_and_batch, gradients=run_backward):
     *early, last = gradients(*network_and_batch)
     return [dW - dW.mean(axis=1, keepdims=True) for dW in early] + [last]
@@ -190,12 +214,13 @@ def run(seed, rate, scale=1, backward=layer_norm_backward, frozen=False, adam=Fa
     return {"accuracy": accuracy, "loss": [before, after]}
 
 
-def long_run(seed, rate=0.1, gradients=run_backward, adam=False, **setting):
+def long_run(seed, rate=0.1, gradients=run_backward, adam=False, stop=None, **setting):
     """Train one network for 30 epochs; return its loss and its drift, (31,) each.
 
-    They are measured before the training and after each epoch. The drift says how far the means
-    of the rows of W have moved since the start, as a share of the spread around these means: the
-    root mean square over the second to eighth W.
+    They are measured before the training and after each epoch; after `stop` measurements, if it is
+    given, the training ends. The drift says how far the means of the rows of W have moved since
+    the start, as a share of the spread around these means: the root mean square over the second to
+    eighth W.
     """
     net, batches, losses, drifts = network(seed, **setting), itertools.count(), [], []
     first = [W.mean(axis=1, keepdims=True) for W in net[0]]
@@ -214,11 +239,23 @@ def long_run(seed, rate=0.1, gradients=run_backward, adam=False, **setting):
         dW = gradients(*network_and_batch)
         if next(batches) % 13 == 0:  # the first batch of an epoch
             measure()
+            if len(losses) == stop:
+                raise StopIteration
         return dW
 
-    train(net, rate, seed, epochs=EPOCHS, gradients=watched)
-    measure()
+    with suppress(StopIteration):
+        train(net, rate, seed, epochs=EPOCHS, gradients=watched)
+        measure()
     return {"loss": losses, "drift": drifts}
+
+
+def dx_runs():
+    """Train with the right gradient for 30 epochs; return {bug: the worst error of dx, (5,)}."""
+    nets = [network(seed) for seed in SEEDS]
+    for seed, net in zip(SEEDS, nets):
+        train(net, 0.1, seed, epochs=EPOCHS)
+    errors = [dx_errors(*net) for net in nets]
+    return {bug.name: [max(each[bug.name]) for each in errors] for bug in BUGS}
 
 
 def runs(setting, rates):
@@ -245,7 +282,7 @@ def longer(name, run):
 
 
 def record(day):
-    """Do the five experiments; return what is stored."""
+    """Do the six experiments; return what is stored."""
     factors = {name: runs(setting, RATES) for name, setting in FACTORS.items()}
     adam = {name: runs(setting, ADAM_RATES) for name, setting in ADAM.items()}
     for found in (factors | adam).values():
@@ -261,6 +298,7 @@ def record(day):
             "museum": {"rates": MUSEUM_RATES, "runs": {}},
             "museum, long": {"runs": {}},
             "long": {},
+            "dx": {},
         }
     )
 
@@ -275,7 +313,8 @@ def with_missing(stored):
         name: stored["long"].get(name) or [long_run(seed, **each) for seed in SEEDS]
         for name, each in LONG.items()
     }
-    return stored | found | {"long": drifting}
+    complete = set(stored["dx"]) == {bug.name for bug in BUGS}
+    return stored | found | {"long": drifting, "dx": stored["dx"] if complete else dx_runs()}
 
 
 def written(stored):
