@@ -607,7 +607,7 @@ def under_the_roof(points, memory, arithmetic):
         words = f"band: memory,\nfrom {slowest} (slowest)\nto {fastest} (fastest)"
         ax.text(0.98, 0.04, words, ha="right", fontsize=15, transform=ax.transAxes)
     else:
-        ax.text(0.06, 6 * high[0], "bytes", fontsize=15)
+        ax.text(0.06, 6 * high[0], "memory", fontsize=15)
     ax.text(most, 1.15 * arithmetic, "arithmetic", ha="right", fontsize=15)
     for name, at in points.items():
         marker, color, offset = look[name]
