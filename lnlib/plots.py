@@ -534,7 +534,7 @@ def value_prices(names, price):
     ax.plot(counted, names, "o", color=BLUE, ms=17, mfc="none", mew=2, label="counted")
     ax.plot(moved, names, "o", color=BLUE, ms=9, label="moved")
     ax.invert_yaxis()
-    ax.set(xlabel="ns per value", xlim=0, title="Which values cost time?")
+    ax.set(xlabel="ns per value", xlim=(0, 1.06 * price.max()), title="Which values cost time?")
     fig.legend(loc="outside lower center", ncols=2)
     plt.show()
 
@@ -588,7 +588,7 @@ def _mark_caches(ax):
 
 
 def under_the_roof(points, memory, arithmetic):
-    """Draw {version: (FLOP per byte, GFLOP/s)} under memory's band and arithmetic's level roof.
+    """Draw {program: (FLOP per byte, GFLOP/s)} under memory's band and arithmetic's level roof.
 
     memory is {loop: GB/s}, arithmetic in GFLOP/s.
     """
@@ -598,24 +598,35 @@ def under_the_roof(points, memory, arithmetic):
         "blocked": ("s", GREEN, (15, -6)),
         "compiled": ("D", PURPLE, (15, -8)),
         "perfect kernel": ("*", BLACK, (-24, 14)),
+        "layer": ("o", BLUE, (15, -14)),
+        "product": ("s", GREEN, (-6, -28)),
     }
-    fig, ax = plt.subplots(figsize=(7.2, 6))
-    intensity = np.geomspace(0.06, 12, 400)
+    fig, ax = plt.subplots(figsize=(7.2, 6 if len(memory) > 1 else 4.4))
     slowest, fastest = min(memory, key=memory.get), max(memory, key=memory.get)
+    corner = arithmetic / memory[fastest]
+    most = max(2.5 * arithmetic / memory[slowest], *(at for at, _ in points.values()))
+    intensity = np.geomspace(0.06, 1.1 * most, 400)
     low, high = (roofline(intensity, memory[name], arithmetic) for name in (slowest, fastest))
     ax.fill_between(intensity, low, high, color=SKY, alpha=0.5, lw=0)
     ax.loglog(intensity, high, color=BLUE, lw=2)
-    ax.text(0.06, 6 * high[0], f"memory\nslowest: {slowest}\nfastest: {fastest}", fontsize=15)
-    ax.text(11, 1.1 * arithmetic, "arithmetic", ha="right", fontsize=15)
+    ax.plot(corner, arithmetic, "o", color=BLUE, ms=8)
+    ax.annotate("corner", (corner, arithmetic), (-8, 8), textcoords="offset points", ha="right")
+    measured = len(memory) > 1
+    if measured:
+        words = f"band: memory,\nfrom {slowest} (slowest)\nto {fastest} (fastest)"
+        ax.text(0.98, 0.04, words, ha="right", fontsize=15, transform=ax.transAxes)
+    else:
+        ax.text(0.06, 6 * high[0], "memory", fontsize=15)
+    ax.text(most, 1.15 * arithmetic, "arithmetic", ha="right", fontsize=15)
     for name, at in points.items():
         marker, color, offset = look[name]
         ax.plot(*at, marker, ms=20 if marker == "*" else 13, color=color, zorder=3)
         style = {"color": color, "ha": "left" if offset[0] > 0 else "right"}
         style |= {"fontsize": 16, "fontweight": "bold"}
         ax.annotate(name, at, offset, textcoords="offset points", **style)
-    ax.set_ylim(0.5 * min(rate for _, rate in points.values()), 2 * arithmetic)
+    ax.set_ylim(0.5 * min(rate for _, rate in points.values()), 2.4 * arithmetic)
     ax.set(xlabel="arithmetic intensity (FLOP per byte)", ylabel="GFLOP per second")
-    ax.set_title("Who comes near the roof?")
+    ax.set_title("Who comes near the roof?" if measured else "How fast can each program be?")
     plt.show()
 
 

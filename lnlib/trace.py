@@ -68,16 +68,18 @@ def trace(function, *arrays):
         return function(*(a.view(_Traced) for a in arrays)), steps
 
 
-def traffic(steps, cache_bytes, write_allocate=False):
+def traffic(steps, cache_bytes, write_allocate=False, page_bytes=PAGE):
     """Bytes that go to and from memory when a cache of a given size serves the steps.
 
     Parameters
     ----------
     steps : list of Step
     cache_bytes : int
-        The cache drops what was not used for longest, in pages of 4096 bytes.
+        The cache drops what was not used for longest, in pages.
     write_allocate : bool
         Whether a page that is written, and not in the cache, is read first, as most hardware does.
+    page_bytes : int
+        Of a page: larger ones are counted sooner, and at the ends of arrays less exactly.
 
     Returns
     -------
@@ -86,18 +88,26 @@ def traffic(steps, cache_bytes, write_allocate=False):
         (all of them, in the end).
     """
     cache, moved = OrderedDict(), 0  # page -> whether it was written, least recently used first
-    for page, write in itertools.chain.from_iterable(map(_pages, steps)):
-        moved += page not in cache and (write_allocate or not write)
-        cache[page] = cache.pop(page, False) or write
-        if len(cache) * PAGE > cache_bytes:
+    room = cache_bytes // page_bytes
+    for page, write in itertools.chain.from_iterable(_pages(s, page_bytes) for s in steps):
+        if page in cache:
+            cache.move_to_end(page)
+            if write:
+                cache[page] = True
+            continue
+        moved += write_allocate or not write
+        cache[page] = write
+        if len(cache) > room:
             moved += cache.popitem(last=False)[1]
-    return (moved + sum(cache.values())) * PAGE
+    return (moved + sum(cache.values())) * page_bytes
 
 
-def _pages(step):
+def _pages(step, page_bytes):
     """Yield (page, whether it is written) in the order of a step that goes through its operands."""
     spans = step.reads + step.writes
-    pages = [range(start // PAGE, (start + size - 1) // PAGE + 1) for start, size in spans]
+    pages = [
+        range(start // page_bytes, (start + size - 1) // page_bytes + 1) for start, size in spans
+    ]
     for beside in itertools.zip_longest(*pages):
         for operand, page in enumerate(beside):
             if page is not None:  # else this operand is shorter

@@ -27,6 +27,7 @@ COST_TERMS = Terms("1", "N * D; N * D * itemsize; N; N * itemsize; N * D * 4")
     values * N * D => (values * N * D + 2 * D)  # gamma and beta, D numbers each, do not count here.
     values * N => 15 * N  # that is the textbook's count. No second mean hides here.
     values * N => 11 * N  # 1 is missing. x * x also writes an array, and its mean reads that array.
+    values * N => 13 * N  # 1 too many. x * x names x twice but reads it once.
     values * N => 17 * N  # with the reads of write-allocate; here a write counts once.
     values * N => 7 * N  # only what is read; each operation also writes its result.
     values * N => 5 * N  # only what is written; each operation also reads its operands.
