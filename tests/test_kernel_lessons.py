@@ -46,8 +46,8 @@ def test_several_groups_are_of_one_warp_each():
         gpu.emulate(launch)
 
 
-def instructions(instance, opcodes, source, arch, *options, bits=9):
-    """Return how many instructions of a kernel have one of these numbers in their lowest bits."""
+def opcodes(instance, source, arch, *options, bits=9):
+    """Return the lowest bits of a kernel's instructions, in order: what each of them does."""
     from cupy.cuda import nvrtc
 
     program = nvrtc.createProgram(source, "layernorm.cu", (), ())
@@ -55,7 +55,12 @@ def instructions(instance, opcodes, source, arch, *options, bits=9):
     nvrtc.compileProgram(program, (f"-arch={arch}", "-std=c++17", "-ftz=true", *options))
     words = np.frombuffer(nvrtc.getCUBIN(program), np.uint8)  # 16 bytes an instruction
     words = words[: len(words) // 16 * 16].view(np.uint16)[::8]
-    return np.count_nonzero(np.isin(words % 2**bits, opcodes))
+    return words % 2**bits
+
+
+def instructions(instance, wanted, source, arch, *options, bits=9):
+    """Return how many instructions of a kernel do one of these things."""
+    return np.count_nonzero(np.isin(opcodes(instance, source, arch, *options, bits=bits), wanted))
 
 
 @needs_nvrtc
@@ -88,10 +93,10 @@ def test_instructions_per_element_are_as_lesson_09_counts_them(instance, entries
 
     again: those that run only where the mean of g is large.
     """
-    opcodes, source, old = (0x20, 0x21, 0x23), gpu.read_source(), "#pragma unroll 4\n"
+    wanted, source, old = (0x20, 0x21, 0x23), gpu.read_source(), "#pragma unroll 4\n"
     assert source.count(old) == 1  # in row_means
     few, many = (
-        instructions(instance.format(n), opcodes, source.replace(old, old.replace("4", n)), "sm_80")
+        instructions(instance.format(n), wanted, source.replace(old, old.replace("4", n)), "sm_80")
         for n in "48"  # FMUL, FADD, FFMA, of any operands
     )
     assert (many - few) / (4 * entries) == pytest.approx(counted + again, abs=0.5)  # or some fewer
@@ -138,3 +143,15 @@ def test_a_fence_also_empties_the_cache(arch):
     for fences in (2, 1, 0):
         assert instructions(kernel, CCTL, source, arch, bits=12) == fences
         source = source.replace("    __threadfence();", "", 1)
+
+
+@needs_nvrtc
+@pytest.mark.parametrize("arch", ARCHITECTURES.values())
+def test_the_last_block_has_16_numbers_in_flight(arch):
+    """Lesson 09: a thread asks for so many partial sums, then adds them up in float64."""
+    limit = residency.LIMITS[arch].shared_per_block
+    kernel = dispatch.choose("backward_single", 1024, 4, limit)
+    assert kernel.threads == (128 if arch == "sm_75" else 256)
+    found = opcodes(kernel.expression, gpu.read_source(), arch)
+    order = "".join({0x181: "load ", 0x029: "add "}.get(opcode, "") for opcode in found)
+    assert 16 * "load " + 16 * "add " + 8 * "load " + 8 * "add " in order

@@ -9,7 +9,8 @@ from ..checks import check_eps
 from . import dispatch
 from .arguments import check_array, check_kernel, check_parameter, check_size, load_width
 
-SINGLE_LIMIT = 512 * 1024  # bytes of partial sums that one block can add up without delay
+# Bytes of partial sums: for more, one block takes longer than a launch, by lesson 09's estimate.
+SINGLE_LIMIT = 512 * 1024
 SAVED = "mean", "mean_lo", "rstd"  # of each row, for the backward pass
 
 
