@@ -466,7 +466,7 @@ def variance_errors(title, dtype, measured, predicted, unit, **colors):
 def errors_of_y(offsets, textbook, recentred, storing, by_row):
     """Draw the largest errors of y at each offset, and below those of three rows, entry by entry.
 
-    by_row : (N, D), the errors of the textbook's y at an offset of 1e4.
+    by_row : (N, D), the errors of the textbook's y at an offset of 1e4; rows near 0 are left out.
     """
     fig, (ax, below) = plt.subplots(2, 1, figsize=(7, 8), height_ratios=(3, 2))
     ax.loglog(offsets, textbook, "o-", color=RED, label="algorithm: centred once (textbook)")
@@ -475,7 +475,8 @@ def errors_of_y(offsets, textbook, recentred, storing, by_row):
     ax.axhline(2.0**-24, color=BLACK, ls=":", lw=2, label="rounding unit u")
     ax.set(xlabel="offset added to all x (spread 1)", ylabel="largest relative error of y")
     ax.set_title("How many digits of y are left?")
-    for row, marker in zip(by_row[:3], "o^s"):
+    off = np.abs(by_row).max(axis=1)  # (N,)
+    for row, marker in zip(by_row[off > off.max() / 10], "o^s"):
         below.plot(1e4 * row[:60], marker, color=RED, mfc="white", ms=5)
     below.set(xlabel="entry", ylabel=r"relative error ($10^{-4}$)")
     below.set_title("Centred once, offset $10^4$: does the error vary?")

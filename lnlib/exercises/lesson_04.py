@@ -47,6 +47,18 @@ def _keeps_digits(function, rows, k, far):
     return np.median(np.abs(function(x) / np.var(x, axis=-1, dtype=np.float64) - 1)) < few
 
 
+WIDE = "computed in float64: float64 rows gain nothing by it. Shift each row first."
+
+
+def _two_pass_wide(x):
+    return np.var(x, axis=-1, dtype=np.float64).astype(x.dtype)
+
+
+def _naive_wide(x):
+    wide = x.astype(np.float64)  # (B, T, D)
+    return (np.mean(wide * wide, axis=-1) - np.mean(wide, axis=-1) ** 2).astype(x.dtype)
+
+
 @exercise("variance", OFFSET_CASES, widen=True, rtol=1e-4, judge=_judge_passes)
 @mistakes("""
     x - x[..., :1] => x  # nothing is shifted: the naive formula; at an offset all digits cancel.
@@ -68,6 +80,7 @@ def _keeps_digits(function, rows, k, far):
     x[..., :1] => x[0, 0, 0]  # one shift for all rows; each row has its own first entry.
 """)
 @mistakes([("Welford's updates: at an offset the running mean is rounded.", welford)])
+@mistakes([(WIDE, _two_pass_wide), (WIDE, _naive_wide)])
 def shifted_variance(x):
     """Return each row's variance, (B, T), for x (B, T, D), in the dtype of x."""
     d = x - x[..., :1]  # (B, T, D)

@@ -35,6 +35,10 @@ def _judge_compensation(function):
         )
 
 
+PAIRWISE = (
+    "a pairwise sum: each addition still loses digits. Add row by row, and carry along what each "
+    "loses."
+)
 SUM_CASES = {
     "a few rows": (float32_rows(49, 6, 4),),
     "small rows among large ones": (_among_large_rows(),),
@@ -51,6 +55,7 @@ SUM_CASES = {
     total = t => return t  # only the first row: is the return inside the loop?
     np.zeros_like(values[0]) => values[0].copy()  # the first row is counted twice.
 """)
+@mistakes([(PAIRWISE, lambda values: np.ascontiguousarray(values.T).sum(axis=-1))])
 def compensated_sum(values):
     """Return the sum of the rows of values (N, D), shape (D,), in the dtype of values."""
     total = np.zeros_like(values[0])  # (D,)
@@ -84,7 +89,18 @@ def _size_cases():
     }
 
 
-@exercise("x_hat", _size_cases, widen=True, rtol=5e-6)
+def _judge_width(function):
+    """Say if nearly all entries of float32 rows are rounded correctly: only a wider type can."""
+    x = float32_rows(59, 4, 5, 300)
+    right = robust_x_hat(x.astype(np.float64)).astype(np.float32)
+    if np.mean(function(x) == right) > 0.9:
+        return (
+            "Right numbers, but by a wider type inside; for float64 rows there may be none. "
+            "Stay in the dtype of x."
+        )
+
+
+@exercise("x_hat", _size_cases, widen=True, rtol=5e-6, judge=_judge_width)
 @mistakes("""
     np.ldexp(x, -exponent) => x
     xc - xc.mean(axis=-1, keepdims=True) => xc  # the textbook's: neither scaled nor centred again.
@@ -96,6 +112,8 @@ def _size_cases():
         divided by the largest entry itself: that rounds. A power of two does not.
     _, exponent = => _, exponent = 0, np.frexp(x)[1].max(axis=-1, keepdims=True); _, _ =
         an exact zero has the exponent 0, which wins where all others are tiny: take that of max|x|.
+    np.abs(x).max(axis=-1, keepdims=True) => x
+        each entry has its own exponent here; all entries of a row need the same.
     max(axis=-1, keepdims=True) => max()  # one scale for the whole array; each row needs its own.
     np.abs(x).max => x.max  # scaled by the largest entry; the largest in size may be negative.
     -exponent => exponent  # multiplied by the power of two, where the row must be divided by it.

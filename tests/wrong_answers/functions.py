@@ -5,6 +5,7 @@ They test the checker: judges, errors, shapes, results of another type.
 
 START = "total = np.zeros_like(values[0])"
 FLOAT64 = "return values.sum(axis=0, dtype='d').astype(values.dtype)"
+WIDENED = "if x.dtype == 'f': return robust_x_hat(x.astype(float)).astype('f')\n    _, exponent ="
 PAIRWISE = "return np.ascontiguousarray(values.T).sum(-1)"
 STRIPS, LOOP, ROWS = "backward_by_strips", "    for start", "axis=tuple(range(dy.ndim - 1))"
 SECOND_LOOP = "dbeta *= 0\n    for s in range(0, len(dy), rows): dbeta += dy[s : s + rows].sum(0)\n"
@@ -42,7 +43,9 @@ WRONG = [
     ("merge_parts", "mean_a + delta * n_b / n", FLOAT32, "the mean of both parts loses digits"),
     ("compensated_sum", "(t - total) - y", "t - (total + y)", "the overshoot is 0"),
     ("compensated_sum", START, FLOAT64, "by a wider type"),
-    ("compensated_sum", START, PAIRWISE, "but for small rows among large"),
+    ("compensated_sum", START, PAIRWISE, "a pairwise sum: each addition still loses"),
+    ("robust_x_hat", "_, exponent =", WIDENED, "by a wider type inside"),
+    ("robust_x_hat", "(np.abs(x).max(axis=-1, keepdims=True))", "(x)", "each entry has its own"),
     ("robust_x_hat", "np.ldexp(x, -exponent)", "x.astype(float)", "right for 6 of 7 inputs, but"),
     ("seconds_at_least", "np.maximum", "max", "ValueError in line 5 of the function"),
     (
