@@ -39,6 +39,10 @@ def _over_both(a, b):
     return np.abs(a - b) / np.maximum(1e-8, np.abs(a) + np.abs(b))
 
 
+def _by_entry(a, b):
+    return np.abs(a - b) / np.abs(b)
+
+
 @exercise("answer", _agreement_cases, rtol=0)
 @mistakes("""
     error <= rtol => not error > rtol  # a NaN passes: `nan > rtol` is False. Ask if it is small.
@@ -56,6 +60,9 @@ def _over_both(a, b):
     / np.max(np.abs(measured)) =>  # not divided by anything: it depends on the unit of x.
     np.max(np.abs(computed - measured)) / np.max( => np.mean(np.abs(computed - measured)) / np.mean(
         a mean or a sum of squares dilutes one wrong entry.
+    np.max(np.abs(computed - measured)) / np.max(np.abs(measured)) => _by_entry(computed, measured)
+    return bool(error <= rtol) => return bool(np.all(error <= rtol))
+        element-wise: each error is divided by its own entry. Divide by the largest one.
 """)
 def agrees(computed, measured, rtol):
     """Return True if the norm-wise error is at most rtol, else False; both arrays (B, T, D)."""
@@ -140,6 +147,15 @@ PROBE_CASES = {
     moved = x.astype(complex) => moved = moved
     gradient, h = np.empty_like(x) => moved, gradient, h = x.astype(complex), np.empty_like(x)
         moved entries are not put back: begin with a copy.
+    1e-30 => 1e-5  # the step is too large for f's shortest length; nothing cancels: go far lower.
+    1e-30 => 1e-6  # "
+    1e-30 => 1e-8  # "
+    1e-30 => 1e-10  # "
+    1e-30 => 1e-12  # "
+    1e-30 => 1e-14  # "
+    1e-30 => 1e-15  # "
+    1e-30 => 1e-16  # "
+    1e-30 => 1e-320  # so small a step has few bits: stay above 1e-300.
 """)
 def complex_gradient(f, x):
     """Return the gradient of f at x, a real array of the shape of x."""
@@ -211,6 +227,10 @@ def _judge_one_pass(function):
         )
 
 
+def _quotient(f, x, v, h):
+    return (f(x + h * v) - f(x - h * v)) / (2 * h)
+
+
 @exercise("derivative", _dual_cases, rtol=1e-11, judge=_judge_one_pass)
 @mistakes("""
     self.slope * b.value + self.value * b.slope => self.slope * b.slope
@@ -228,6 +248,16 @@ def _judge_one_pass(function):
     ])).slope => ])).value  # that is the value of f; its slope is asked.
     Dual(a, b) for => Dual(a, 1.0) for  # every entry moves by 1: begin with the slopes v.
     else Dual(b, 0.0) => else Dual(b, 1.0)  # a plain number does not move: its slope is 0.
+    f(np.array([Dual(a, b) for a, b in zip(x, v)])).slope => _quotient(f, x, v, 1e-4)
+        a difference quotient, which truncates and rounds. Give f the dual numbers instead.
+    f(np.array([Dual(a, b) for a, b in zip(x, v)])).slope => _quotient(f, x, v, 1e-5)
+        "
+    f(np.array([Dual(a, b) for a, b in zip(x, v)])).slope => _quotient(f, x, v, 1e-6)
+        "
+    f(np.array([Dual(a, b) for a, b in zip(x, v)])).slope => _quotient(f, x, v, 1e-7)
+        "
+    f(np.array([Dual(a, b) for a, b in zip(x, v)])).slope => _quotient(f, x, v, 1e-8)
+        "
 """)
 def dual_derivative(f, x, v):
     """Return the derivative of f at x along v, both (D,), in one pass through f."""
