@@ -15,7 +15,7 @@ NORMALISE, SUM, ADD = "normalise_in_a_warp", "sum_with_barriers", "add_while_loa
 FORWARD, BACKWARD = "rms_forward_kernel", "rms_backward_kernel"
 LONG_START = "const long long start = (long long)blockIdx.x * vectors;"
 READ = "    __syncthreads();  // all have read it, and the slots may be filled again\n"
-CLEAR = "for (int v = 0; v < VECTORS; v++)\n        total[v] = Vector<WIDTH>();"
+CLEAR = "for (int v = 0; v < VECTORS; v++) total[v] = Vector<WIDTH>();"
 OTHER_RIGHT_KERNELS = [
     (  # at column 0, a brace in a comment and in a string, CUDA's own words
         NORMALISE,

@@ -106,6 +106,10 @@ PRENORM_TERMS = Terms(
 @exercise("dx dgamma dbeta", of_layers("dy cache", 2, 3, 5), terms=PRENORM_TERMS)
 @mistakes("""
     dz + dx => dx  # the way past the layer is missing: add dz, what comes back along it.
+    dz + dx, dgamma => dz + dx, dgamma + dz.sum(axis=(0, 1))
+        the way past the layer does not touch gamma: only dx gets a second part.
+    return dz => dbeta = 2 * dbeta; return dz
+        the way past the layer does not touch beta: only dx gets a second part.
     dz + dx => 1 + dx  # the derivative of x is 1, but the gradient of the loss there is dz.
     dz + dx => dz * dx  # the gradients of the two ways add up, they do not multiply.
     dz + dx => cache.x_hat + dx  # past the layer flows the gradient dz, not the value x_hat.
