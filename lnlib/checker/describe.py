@@ -198,7 +198,7 @@ def _as_multiple(output):
     # a single number always is some multiple of the right one
     if np.all(np.isfinite(factors)) and any(b.ndim for b in output.right):
         listed = ", ".join(f"{_digits(c, 1)} for {k}" for k, c in zip(output.labels, factors))
-        return f"right, but for a factor: it is {listed} times what is asked."
+        return f"right, but for a factor (yours over what is asked): {listed}."
     return None
 
 
