@@ -674,17 +674,18 @@ def trained_bugs(panels, names, group, last):
     Parameters
     ----------
     panels : dict of str to dict
-        A title -> {name: the accuracies of some seeds, in percent}; all have the name "right".
+        A title -> ({name: the accuracies of some seeds, in percent}, {name: the learning rate});
+        all have the name "right".
     names : list of str
         One for each row, from above; the first is "right".
     group : callable
-        (a panel's dict, a name) -> 0, 1 or 2: which mark its seeds get.
+        (a panel's accuracies, a name) -> 0, 1 or 2: which mark its seeds get.
     last : str
         The name of a bug that stops with an error, for the last row.
     """
     kinds = ("o", GREEN), ("s", RED), ("X", BLACK)
     fig, axes = plt.subplots(1, len(panels), figsize=(7.4, 6.8), sharey=True)
-    for ax, (title, found) in zip(axes, panels.items()):
+    for ax, (title, (found, rates)) in zip(axes, panels.items()):
         ax.axvspan(min(found["right"]), max(found["right"]), color=GREEN, alpha=0.2, lw=0)
         ax.axvline(10, color=GREY, ls=":")
         ax.axhline(0.5, color=GREY, lw=1)
@@ -692,8 +693,11 @@ def trained_bugs(panels, names, group, last):
             marker, color = kinds[group(found, name)]
             rows = k + np.linspace(-0.3, 0.3, len(found[name]))  # one height for each seed
             ax.plot(np.sort(found[name]), rows, marker, ms=6, color=color, mec="white", mew=0.5)
+            rate = np.format_float_positional(rates[name], trim="-")
+            ax.text(105, k, rate, va="center", fontsize=12)
+        ax.text(105, -1, "rate", va="center", fontsize=12)
         ax.set(xlim=(0, 102), xticks=[10, 50, 90], xlabel="test accuracy (%)", title=title)
-        ax.text(13, len(names), "stops with an error", va="center", fontsize=12)
+        ax.text(13, len(names), "raises an error", va="center", fontsize=12)
         ax.set_ylim(len(names) + 0.6, -0.6)
     axes[0].set_yticks(range(len(names) + 1), [*names, last])
     return fig, axes

@@ -30,7 +30,7 @@ def _right_backward(layer):
 def _training_inputs():
     wrong = next(bug.backward for bug in BUGS if bug.name == "no projection term")
     for label, backward, shape, rate, steps in (
-        ("the right gradient", layer_norm_backward, (6, 4, 5), 0.3, 3),
+        ("a layer with the right backward pass", layer_norm_backward, (6, 4, 5), 0.3, 3),
         ("a layer with a wrong backward pass", wrong, (7, 8, 3), 0.2, 4),
         ("one step", layer_norm_backward, (3, 2, 4), 0.1, 1),
     ):
@@ -56,6 +56,8 @@ def _training_inputs():
         each step starts from the first W; it starts from the W that the step before it has made.
     rows.T @ dz => rows.T @ (y - target) / len(rows)
         the gradient does not go back through the LayerNorm: W made its input, not its output.
+    rows.T @ dz => rows.T @ dz / len(rows)
+        divided by N twice: the gradient with respect to y has the 1/N already.
     (y - target) / len(rows) => y - target
         the gradient with respect to y is not divided by N, as the loss is.
     (y - target) / len(rows) => (y - target) / y.size
@@ -130,6 +132,8 @@ def _centre_inputs():
     b - b.mean() => b - W.mean()  # the mean of W is subtracted; b has a mean of its own.
     W - W.mean(axis=1, keepdims=True) => (W - W.mean(axis=1, keepdims=True)) / W.std()
         divided by a spread; the RMSNorm divides, so only the mean goes.
+    W - W.mean(axis=1, keepdims=True) => (W.T - W.mean(axis=1)).T / W.std(axis=1, keepdims=True)
+        divided by the spread of each row; the RMSNorm divides, so only the mean goes.
     W - W.mean(axis=1, keepdims=True) => W + W.mean(axis=1, keepdims=True)  # the mean is added.
     b - b.mean() => b + b.mean()  # the mean is added.
     W - W.mean(axis=1, keepdims=True) => W.mean(axis=1, keepdims=True) + 0 * W
