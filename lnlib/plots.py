@@ -532,6 +532,7 @@ def value_prices(names, price):
     """Draw the ns of a value, counted (a ring) and moved (a dot): price is (names, 2)."""
     fig, ax = plt.subplots(figsize=(7.2, 4.4))
     counted, moved = price.T
+    ax.hlines(names, moved, counted, color=BLUE, lw=2)
     ax.plot(counted, names, "o", color=BLUE, ms=17, mfc="none", mew=2, label="counted")
     ax.plot(moved, names, "o", color=BLUE, ms=9, label="moved")
     ax.invert_yaxis()
