@@ -80,7 +80,8 @@ SCORE_CASES = {  # rows, D, blocks, multiprocessors, bandwidth, flops, share
     (flops / 2) => (flops / 2) / rounds  # the arithmetic of one round; waits has that of all.
     (flops / 2) => (flops / 2 / multiprocessors)
         the arithmetic of all rows on one multiprocessor; flops counts all of them.
-    7 * rows * D => 14 * rows * D  # the backward pass's instructions; forward takes 7.
+    7 * rows * D => 14 * rows * D
+        14 for each number; forward takes 7 instructions, and flops / 2 counts each as two FLOPs.
     1.5e-6 * rounds => 1.3e-6 * rounds  # the backward pass's wait; forward waits 1.5 µs.
     7 * rows * D => 7 * rounds * blocks * multiprocessors * D
         the arithmetic of full rounds; the last one has fewer rows, so count all rows.
