@@ -1,4 +1,4 @@
-"""The support module of the course: everything that a lesson needs twice."""
+"""The support module of the course: the layer, and what its lessons check and measure it with."""
 
 from .gradcheck import adjoint_check, directional_check, gradcheck
 from .layernorm import (

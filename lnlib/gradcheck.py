@@ -246,7 +246,7 @@ class _Probe:
     ----------
     point, gradient : ndarray, shape (M,)
         The gradient is zero where it cannot be compared.
-    shapes, starts : list
+    shapes, starts : sequence
         Of x, gamma and beta, in these vectors.
     dy, y0 : ndarray, shape of x
         y0 is y at the point.

@@ -10,7 +10,7 @@ from execute_notebooks import cells_of, lessons, solutions
 from lnlib.exercises import EXERCISES
 
 LESSONS = [path for path in lessons() if solutions(path).exists()]
-HEADING = re.compile(r"^##+ Exercise (\d+\.\d) · (.+)$", re.MULTILINE)
+HEADING = re.compile(r"^##+ Exercise (\d+\.\d+) · (.+)$", re.MULTILINE)
 
 
 class Part(NamedTuple):

@@ -29,7 +29,6 @@ def test_each_factor_and_each_bug_was_trained():
                 assert set(run) == {"accuracy", "loss"}
                 assert {len(row) for row in run["accuracy"]} == {5}
                 assert len(run["accuracy"]) == len(part["rates"])
-    assert train.RECORD.stat().st_size < 100_000
 
 
 def test_the_long_runs_stand_near_the_best_rate():
