@@ -366,7 +366,7 @@ def _well_known(slope, rtol):
 
 
 def _farther(near, far):
-    """Return the slope by long steps if it is what short ones say within their error, or theirs.
+    """Return the slope by long steps if that by short steps, within its error, agrees; else that.
 
     In rows of hardly any spread y hardly moves with gamma. Long steps show a slope there, as y is
     nearly always linear in gamma and beta. Where it is not, they may miss a narrow bend.

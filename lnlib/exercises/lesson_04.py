@@ -3,7 +3,7 @@
 import numpy as np
 
 from ..checker import Score, Terms, mistakes
-from ..variance import welford
+from ..variance import naive, two_pass, welford
 from .data import far_rows, float32_rows
 from .registry import exercise
 
@@ -50,13 +50,8 @@ def _keeps_digits(function, rows, k, far):
 WIDE = "computed in float64: float64 rows gain nothing by it. Shift each row first."
 
 
-def _two_pass_wide(x):
-    return np.var(x, axis=-1, dtype=np.float64).astype(x.dtype)
-
-
-def _naive_wide(x):
-    wide = x.astype(np.float64)  # (B, T, D)
-    return (np.mean(wide * wide, axis=-1) - np.mean(wide, axis=-1) ** 2).astype(x.dtype)
+def _in_wide(formula):
+    return lambda x: formula(x.astype(np.float64)).astype(x.dtype)
 
 
 @exercise("variance", OFFSET_CASES, widen=True, rtol=1e-4, judge=_judge_passes)
@@ -80,7 +75,7 @@ def _naive_wide(x):
     x[..., :1] => x[0, 0, 0]  # one shift for all rows; each row has its own first entry.
 """)
 @mistakes([("Welford's updates: at an offset the running mean is rounded.", welford)])
-@mistakes([(WIDE, _two_pass_wide), (WIDE, _naive_wide)])
+@mistakes([(WIDE, _in_wide(formula)) for formula in (two_pass, naive)])
 def shifted_variance(x):
     """Return each row's variance, (B, T), for x (B, T, D), in the dtype of x."""
     d = x - x[..., :1]  # (B, T, D)
