@@ -1,7 +1,5 @@
 """Figure style, and the figures whose plumbing would drown a lesson."""
 
-import base64
-import io
 import json
 from html import escape
 from pathlib import Path
@@ -305,38 +303,6 @@ def _moving(name, label, alt, width, head, frames, first=0):
     return HTML(MOVING.format(**text, still=still, first=first, head=script[0], frames=script[1]))
 
 
-def with_slider(draw, values, first, label, alt):
-    """Draw a figure for each value, and return them with a slider that needs no kernel.
-
-    Parameters
-    ----------
-    draw : callable
-        Draws a figure for a value.
-    values : sequence
-        One for each place of the slider.
-    first : int
-        The place that is shown first; alone where no scripts run.
-    label, alt : str
-        What the slider changes, and what the figure shows, for those who hear the page.
-
-    Returns
-    -------
-    IPython.display.HTML
-    """
-    frames = []
-    for value in values:
-        draw(value)
-        plt.savefig(buffer := io.BytesIO(), dpi=75)
-        plt.close()
-        picture = base64.b64encode(buffer.getvalue()).decode()
-        width, height = np.frombuffer(buffer.getvalue()[16:24], ">u4")
-        frames.append(
-            f'<image href="data:image/png;base64,{picture}" width="{width}" height="{height}"/>'
-        )
-    head = f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}">'
-    return _moving(label.replace(" ", "-"), label, alt, width, head, frames, first)
-
-
 def losing_two_parts(x_hat, g, dx, alt):
     """Draw in space what g loses while x_hat goes round its circle: a picture that moves.
 
@@ -484,29 +450,27 @@ def errors_of_y(offsets, textbook, recentred, storing, by_row):
     return fig, (ax, below)
 
 
-def waterfall(panels, lines, forward):
-    """Draw correct bits line by line: {title: {"storing", "plain", "careful": bits of each line}}.
+def waterfall(panels, lines, inputs, forward, title):
+    """Draw correct bits, line by line, as shaded tables side by side: {title: (lines, inputs)}.
 
-    The first `forward` lines are those of the forward pass.
+    The first `forward` lines are those of the forward pass. Cells below 18 bits are dark.
     """
-    down, across = (2, 2) if len(panels) == 4 else (1, len(panels))
-    size = (3.4 if down == 2 else 2.8) * across, 4.7 * down  # inches
-    shared = {"sharex": True, "sharey": True, "squeeze": False}
-    fig, axes = plt.subplots(down, across, figsize=size, **shared)
-    place = np.arange(len(lines))
-    for ax, (title, bits) in zip(axes.flat, panels.items()):
-        ax.barh(place, bits["storing"], 0.86, color="#d4d4d4", label="left by storing the input")
-        ax.plot(bits["plain"], place, "s", color=RED, mfc="white", mew=2, ms=9, label="plain")
-        ax.plot(bits["careful"], place, "o", color=BLUE, ms=6, label="careful")
-        ax.axhline(forward - 0.5, color=BLACK, lw=1)
-        ax.set_title(title, fontsize=13)
-        ax.set(xlim=(0, 25.5), xticks=[0, 8, 16, 24], ylim=(len(lines) - 0.4, -0.6))
-        ax.set_yticks(place, lines)
-        ax.grid(axis="y", visible=False)
-    for ax in axes[-1]:
-        ax.set_xlabel("correct bits, of 24")
-    fig.suptitle("Where do the digits go?", weight="bold", x=0.02, ha="left")
-    fig.legend(*ax.get_legend_handles_labels(), loc="outside lower center", ncols=3, fontsize=12.5)
+    fig, axes = plt.subplots(1, len(panels), figsize=(7.5, 6.6), sharey=True, squeeze=False)
+    for ax, (name, table_of_bits) in zip(axes.flat, panels.items()):
+        ax.imshow(table_of_bits, cmap="Blues_r", vmin=6, vmax=26, aspect="auto")
+        for (line, column), bits in np.ndenumerate(table_of_bits):
+            ink, weight = ("white", "bold") if bits < 18 else ("#404040", "normal")
+            shown = {"color": ink, "weight": weight, "ha": "center", "va": "center"}
+            ax.text(column, line, f"{bits:.0f}", fontsize=14, **shown)
+        for edge in range(1, len(inputs)):
+            ax.axvline(edge - 0.5, color="white", lw=2)
+        ax.axhline(forward - 0.5, color=BLACK, lw=2)
+        ax.set_xticks(range(len(inputs)), inputs, fontsize=14 if len(panels) == 1 else 11)
+        ax.set_yticks(range(len(lines)), lines)
+        ax.tick_params(length=0)
+        ax.grid(visible=False)
+        ax.set_title(name, loc="center")
+    fig.suptitle(title, weight="bold", x=0.02, ha="left")
     return fig, axes
 
 

@@ -1,6 +1,6 @@
 """A bound for the errors of y and dx in float32, from the theorem of lesson 05, to first order.
 
-The names are the theorem's, and its lemmas are functions. The page proves it for the reference. The
+The names are those of its table, which counts roundings. The page proves it for the reference. The
 blocked layer and the kernels need more terms: their sums are in float32, of a depth that is known
 (the largest number of additions that a term goes through), and a small mean stays in its row.
 """
@@ -61,7 +61,9 @@ class Bounds(NamedTuple):
 
 
 class Exact:
-    """The exact layer's numbers: h, x_hat and C, M, E, r as the theorem has them.
+    """The exact layer's numbers: E as on the page, r is rstd, and h is |gc|.
+
+    C is the mean of |xc|, M the largest |x_hat|.
 
     var and g_var are the squares of the spreads of x and g, mu and g_mean the sizes of their means,
     g_size the mean of |g|. h and x_hat are sizes, (N, D), the others (N, 1).
@@ -86,7 +88,7 @@ def largest(a):
 
 
 def centred_twice(layer, row, n):
-    """Lemma 2: x - mean - rest is c, but for 2u of itself and a shift that all entries share.
+    """x - mean - rest is c, but for 2u of itself and a shift that all entries share.
 
     Return the shift, and the offset: what is left of the mean where products are added up. Both
     are times r.
@@ -106,7 +108,7 @@ def centred_twice(layer, row, n):
 
 
 def off_rstd(layer, n, shift, offset):
-    """Lemma 3: how far rstd is off, as a part of itself."""
+    """How far rstd is off, as a part of itself."""
     if layer == "blocked":
         of_squares = n.product * (1 + offset**2) + 2 * offset * n.mean * (1 + offset) + 4
         rho = U * of_squares / 2 + U
@@ -116,7 +118,7 @@ def off_rstd(layer, n, shift, offset):
 
 
 def centred_g(layer, row, n):
-    """Lemma 4: g, how far it is off, and a constant k that may be left in it when it meets x_hat.
+    """g centred, how far it is off, and a constant k that may be left in it when it meets x_hat.
 
     Return k, how often a product is rounded, and how far the mean is off.
     """
@@ -132,7 +134,7 @@ def centred_g(layer, row, n):
 
 
 def centred_g_and_coefficient(layer, row, n, rho, shift, offset):
-    """Return k and how far g is off by Lemma 4, and how far mean(g * x_hat) is off by Lemma 5."""
+    """Return k and how far g is off, and how far mean(g * x_hat) is off."""
     x_hat, h, E = row.x_hat, row.h, row.E
     k, roundings, off_mean = centred_g(layer, row, n)
     off_g = U * (roundings * h + k) + off_mean
