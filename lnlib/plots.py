@@ -546,20 +546,23 @@ def paces(pace):
     """Draw {bytes touched: {loop: GB per second}}, each loop's name at the right end."""
     _, ax = plt.subplots(figsize=(7.2, 5.2))
     touched = np.array(list(pace))
-    styles = {"read": "o-", "in place": "s-", "copy": "^-", "streaming copy": "D--"}
-    lines = {name: [pace[n][name] for n in touched] for name in styles if name in pace[touched[0]]}
+    styles = {"read": ("o-", BLUE), "in place": ("s-", RED), "copy": ("^-", GREEN)}
+    styles["streaming copy"] = "D--", PURPLE
+    drawn = [value for each in pace.values() for value in each.values()]
+    apart = (max(drawn) / min(drawn)) ** 0.085  # of two names, the factor
     free = 0  # the lowest place for a name
-    for name in sorted(lines, key=lambda name: lines[name][-1]):
-        (line,) = ax.loglog(touched / 2**20, lines[name], styles[name])
-        free = max(1.2 * free, lines[name][-1])
-        style = {"color": line.get_color(), "fontweight": "bold", "va": "center"}
-        ax.text(1.25 * touched[-1] / 2**20, free, name.replace(" c", "\nc"), **style)
+    ends = pace[touched[-1]]
+    for name in sorted(ends, key=ends.get):
+        style, color = styles[name]
+        ax.loglog(touched / 2**20, [pace[n][name] for n in touched], style, color=color)
+        free = max(apart * free, ends[name])
+        words = {"color": color, "fontweight": "bold", "va": "center", "linespacing": 0.95}
+        ax.text(1.25 * touched[-1] / 2**20, free, name.replace(" c", "\nc"), **words)
     ax.set_xscale("log", base=2)
     _mark_caches(ax)
     for axis in (ax.xaxis, ax.yaxis):
         axis.set_major_formatter("{x:g}")
     ax.set_yticks([5, 10, 20, 50, 100, 200, 500])
-    drawn = [value for each in pace.values() for value in each.values()]
     ax.set_ylim(0.8 * min(drawn), 1.25 * max(drawn))
     ax.minorticks_off()
     ax.set(xlabel="arrays touched (MiB)", ylabel="pace (GB per second)")
