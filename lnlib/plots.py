@@ -475,32 +475,18 @@ def waterfall(panels, lines, inputs, forward, title):
 
 
 def growth(sizes, timed, single):
-    """Draw seconds against N and against D: {"N" or "D": [{version: seconds} for each size]}.
+    """Draw the textbook's seconds against N and against D: {"N" or "D": [seconds of each size]}.
 
-    A dotted line shows `single`, the textbook's seconds for a single number.
+    A dotted line shows `single`, its seconds for a single number.
     """
-    fig, axes = plt.subplots(1, 2, figsize=(7.2, 5), sharey=True)
-    for ax, (axis, other) in zip(axes, (("N", "D"), ("D", "N"))):
-        for variant, marker, color in (("textbook", "o", BLUE), ("blocked", "s", GREEN)):
-            ms = np.array([r[variant] for r in timed[axis]]) * 1e3
-            ax.loglog(sizes, ms, marker + "-", color=color, label=variant)
-        ax.loglog(sizes, ms[-1] * sizes / sizes[-1] / 3, "--", c=GREY, label="slope 1")
-        ax.axhline(single * 1e3, c=BLACK, ls=":", label="textbook, a single number")
-        ax.set(xlabel=f"{axis}, with {other} = 128", ylim=(single * 300, None))
-    axes[0].set(ylabel="forward + backward (ms)", title="How does time grow?")
-    fig.legend(*ax.get_legend_handles_labels(), loc="outside lower center", ncols=2)
-    plt.show()
-
-
-def value_prices(names, price):
-    """Draw the ns of a value, counted (a ring) and moved (a dot): price is (names, 2)."""
-    fig, ax = plt.subplots(figsize=(7.2, 4.4))
-    counted, moved = price.T
-    ax.hlines(names, moved, counted, color=BLUE, lw=2)
-    ax.plot(counted, names, "o", color=BLUE, ms=17, mfc="none", mew=2, label="counted")
-    ax.plot(moved, names, "o", color=BLUE, ms=9, label="moved")
-    ax.invert_yaxis()
-    ax.set(xlabel="ns per value", xlim=(0, 1.06 * price.max()), title="Which values cost time?")
+    fig, ax = plt.subplots(figsize=(7.2, 5))
+    for (axis, seconds), other, marker in zip(timed.items(), "DN", "os"):
+        ax.loglog(sizes, np.multiply(seconds, 1e3), marker + "-", label=f"{axis} ({other} = 128)")
+    least = min(seconds[-1] for seconds in timed.values())
+    ax.loglog(sizes, least * 1e3 * sizes / sizes[-1] / 3, "--", c=GREY, label="slope 1")
+    ax.axhline(single * 1e3, c=BLACK, ls=":", label="for a single number")
+    ax.set(xlabel="N or D", ylabel="forward + backward (ms)", ylim=(single * 300, None))
+    ax.set_title("How does the textbook's time grow?")
     fig.legend(loc="outside lower center", ncols=2)
     plt.show()
 
@@ -521,24 +507,30 @@ def through_caches(sizes, moved, size_of_x):
 
 
 def paces(pace):
-    """Draw {bytes touched: {loop: GB per second}}."""
-    fig, ax = plt.subplots(figsize=(7.2, 5.6))
+    """Draw {bytes touched: {loop: GB per second}}, each loop's name at the right end."""
+    _, ax = plt.subplots(figsize=(7.2, 5.2))
     touched = np.array(list(pace))
-    styles = {"read": "o-", "in place": "s-", "copy": "^-", "streaming copy": "D--"}
-    for name, style in styles.items():
-        if name in pace[touched[0]]:
-            ax.loglog(touched / 2**20, [pace[n][name] for n in touched], style, label=name)
+    styles = {"read": ("o-", BLUE), "in place": ("s-", RED), "copy": ("^-", GREEN)}
+    styles["streaming copy"] = "D--", PURPLE
+    drawn = [value for each in pace.values() for value in each.values()]
+    apart = (max(drawn) / min(drawn)) ** 0.085  # of two names, the factor
+    free = 0  # the lowest place for a name
+    ends = pace[touched[-1]]
+    for name in sorted(ends, key=ends.get):
+        style, color = styles[name]
+        ax.loglog(touched / 2**20, [pace[n][name] for n in touched], style, color=color)
+        free = max(apart * free, ends[name])
+        words = {"color": color, "fontweight": "bold", "va": "center", "linespacing": 0.95}
+        ax.text(1.25 * touched[-1] / 2**20, free, name.replace(" c", "\nc"), **words)
     ax.set_xscale("log", base=2)
     _mark_caches(ax)
     for axis in (ax.xaxis, ax.yaxis):
         axis.set_major_formatter("{x:g}")
     ax.set_yticks([5, 10, 20, 50, 100, 200, 500])
-    drawn = [value for each in pace.values() for value in each.values()]
     ax.set_ylim(0.8 * min(drawn), 1.25 * max(drawn))
     ax.minorticks_off()
     ax.set(xlabel="arrays touched (MiB)", ylabel="pace (GB per second)")
     ax.set_title("How fast can bytes move?", pad=24)
-    fig.legend(loc="outside lower center", ncols=2)
     plt.show()
 
 
@@ -556,7 +548,7 @@ def _mark_caches(ax):
 def under_the_roof(points, memory, arithmetic):
     """Draw {program: (FLOP per byte, GFLOP/s)} under memory's band and arithmetic's level roof.
 
-    memory is {loop: GB/s}, arithmetic in GFLOP/s.
+    memory is {loop: GB/s}, arithmetic in GFLOP/s. With one loop the roof says its numbers.
     """
     look = {  # marker, colour, and where the name stands
         "textbook": ("o", BLUE, (15, 4)),
@@ -567,7 +559,8 @@ def under_the_roof(points, memory, arithmetic):
         "layer": ("o", BLUE, (15, -14)),
         "product": ("s", GREEN, (-6, -28)),
     }
-    fig, ax = plt.subplots(figsize=(7.2, 6 if len(memory) > 1 else 4.4))
+    measured = len(memory) > 1
+    _, ax = plt.subplots(figsize=(7.2, 6 if measured else 4.6))
     slowest, fastest = min(memory, key=memory.get), max(memory, key=memory.get)
     corner = arithmetic / memory[fastest]
     most = max(2.5 * arithmetic / memory[slowest], *(at for at, _ in points.values()))
@@ -575,15 +568,17 @@ def under_the_roof(points, memory, arithmetic):
     low, high = (roofline(intensity, memory[name], arithmetic) for name in (slowest, fastest))
     ax.fill_between(intensity, low, high, color=SKY, alpha=0.5, lw=0)
     ax.loglog(intensity, high, color=BLUE, lw=2)
-    ax.plot(corner, arithmetic, "o", color=BLUE, ms=8)
-    ax.annotate("corner", (corner, arithmetic), (-8, 8), textcoords="offset points", ha="right")
-    measured = len(memory) > 1
+    ax.plot([corner, corner], [arithmetic, 2.4 * arithmetic], ":", color=GREY, lw=2)
+    for side, word in (("right", "memory-bound  "), ("left", "  compute-bound")):
+        ax.text(corner, 1.02, word, ha=side, transform=ax.get_xaxis_transform())
     if measured:
         words = f"band: memory,\nfrom {slowest} (slowest)\nto {fastest} (fastest)"
-        ax.text(0.98, 0.04, words, ha="right", fontsize=15, transform=ax.transAxes)
+        ax.text(0.98, 0.04, words, ha="right", transform=ax.transAxes)
+        roof = "matrix product"
     else:
-        ax.text(0.06, 6 * high[0], "memory", fontsize=15)
-    ax.text(most, 1.15 * arithmetic, "arithmetic", ha="right", fontsize=15)
+        ax.text(0.42, 0.6 * memory[fastest], f"{memory[fastest]} GB/s", ha="right")
+        roof = f"{arithmetic} GFLOP/s"
+    ax.text(most, 1.15 * arithmetic, roof, ha="right")
     for name, at in points.items():
         marker, color, offset = look[name]
         ax.plot(*at, marker, ms=20 if marker == "*" else 13, color=color, zorder=3)
@@ -592,7 +587,8 @@ def under_the_roof(points, memory, arithmetic):
         ax.annotate(name, at, offset, textcoords="offset points", **style)
     ax.set_ylim(0.5 * min(rate for _, rate in points.values()), 2.4 * arithmetic)
     ax.set(xlabel="arithmetic intensity (FLOP per byte)", ylabel="GFLOP per second")
-    ax.set_title("Who comes near the roof?" if measured else "How fast can each program be?")
+    title = "Who comes near the roof?" if measured else "How fast can each program be?"
+    ax.set_title(title, pad=26)
     plt.show()
 
 
