@@ -629,7 +629,7 @@ def band(ax, x, values, label, marker, color):
     ax.plot(x, np.median(values, axis=1), marker + "-", color=color, label=label)
 
 
-def trained_bugs(panels, names, group, last):
+def trained_bugs(panels, names, group, within, last):
     """Draw, for lesson 11, the test accuracies of the networks that were trained with each bug.
 
     Parameters
@@ -641,19 +641,23 @@ def trained_bugs(panels, names, group, last):
         One for each row, from above; the first is "right".
     group : callable
         (a panel's accuracies, a name) -> 0, 1 or 2: which mark its seeds get.
+    within : float
+        The band begins so many points below the median of "right".
     last : str
         The name of a bug that stops with an error, for the last row.
     """
     kinds = ("o", GREEN), ("s", RED), ("X", BLACK)
     fig, axes = plt.subplots(1, len(panels), figsize=(7.4, 6.8), sharey=True)
     for ax, (title, (found, rates)) in zip(axes, panels.items()):
-        ax.axvspan(min(found["right"]), max(found["right"]), color=GREEN, alpha=0.2, lw=0)
+        ax.axvspan(np.median(found["right"]) - within, 102, color=GREEN, alpha=0.2, lw=0)
         ax.axvline(10, color=GREY, ls=":")
         ax.axhline(0.5, color=GREY, lw=1)
         for k, name in enumerate(names):
             marker, color = kinds[group(found, name)]
             rows = k + np.linspace(-0.3, 0.3, len(found[name]))  # one height for each seed
-            ax.plot(np.sort(found[name]), rows, marker, ms=6, color=color, mec="white", mew=0.5)
+            look = {"marker": marker, "color": color, "mec": "white", "mew": 0.5}
+            ax.plot(np.sort(found[name]), rows, ls="", ms=4.5, **look)
+            ax.plot(np.median(found[name]), k, ms=8.5, **look)  # its centre is what counts
             rate = np.format_float_positional(rates[name], trim="-")
             ax.text(105, k, rate, va="center", fontsize=12)
         ax.text(105, -1, "rate", va="center", fontsize=12)

@@ -123,10 +123,20 @@ def _centre_inputs():
         one mean for all of W; each row of W has a drift of its own.
     W - W.mean(axis=1, keepdims=True) => W - (W.mean() + b.mean())
         one mean for all of W; each row of W has a drift of its own.
+    W.mean(axis=1, keepdims=True) => W[:, :1]
+        the first column is subtracted; the LayerNorm does not feel it, but a mean is left.
+    W.mean(axis=1, keepdims=True) => W[:1]
+        the first row is subtracted; each row of W loses one number, its own mean.
+    W.mean(axis=1, keepdims=True) => np.median(W, axis=1, keepdims=True)
+        the median of each row is subtracted; its mean must become 0.
+    W - W.mean(axis=1, keepdims=True) => np.c_[W[:, :1] - W.sum(axis=1, keepdims=True), W[:, 1:]]
+        the rows have the mean 0, but only the first column has changed: change all alike.
     W - W.mean(axis=1, keepdims=True) => W
         unchanged; the rows of x @ W have a mean, and an RMSNorm leaves it there.
     b - b.mean() => b
         unchanged; b has a mean, which it adds to the mean of every row.
+    b - b.mean() => b - b[0]  # the first entry is subtracted; a mean is left.
+    b - b.mean() => b - np.median(b)  # the median is subtracted; the mean must become 0.
     b - b.mean() => 0 * b
         all zero; the LayerNorm removes only the mean of b, the rest changes its output.
     b - b.mean() => b - W.mean()  # the mean of W is subtracted; b has a mean of its own.

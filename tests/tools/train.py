@@ -6,7 +6,7 @@ gamma and beta learned or frozen, over rates and seeds; "adam", four of these ne
 Adam; "museum" and "museum, long", the network with LayerNorm and each wrong backward pass of
 lnlib.bugs, from smaller rates on; "dx", how far the dx of each bug is off, after 30 epochs with the
 right gradient; and "long", the loss and the drift after each of 30 epochs, most of them with and
-without the mean term of dx. Lesson 11 shows the functions from LayerNorm to dx_errors, word for
+without the mean term of dx. Lesson 11 shows the functions from LayerNorm to adams, word for
 word, reads the experiments from the file, and trains a sample of them again.
 
 With --missing only what the file lacks is trained: bugs, long runs, the errors of dx. What is gone
@@ -19,6 +19,7 @@ import json
 import math
 import platform
 import re
+from collections import defaultdict
 from contextlib import suppress
 from datetime import date
 from functools import partial
@@ -181,22 +182,30 @@ LONG = {
 }
 
 
-def adams():
-    """Return run_backward with Adam's step in place of each gradient (Kingma and Ba, 2015)."""
-    calls, moments = itertools.count(1), {}
+class Adam:
+    """One array's step of Adam in place of its gradient (Kingma and Ba, 2015)."""
 
-    def step(place, gradient, k):
-        m, v = moments.get(place, (0, 0))
-        m, v = moments[place] = 0.9 * m + 0.1 * gradient, 0.999 * v + 0.001 * gradient**2
-        return m / (1 - 0.9**k) / (np.sqrt(v / (1 - 0.999**k)) + 1e-8)
+    k = m = v = 0  # the steps so far, and running means of the gradient and of its square
+
+    def step(self, gradient):
+        self.k += 1
+        self.m = 0.9 * self.m + 0.1 * gradient
+        self.v = 0.999 * self.v + 0.001 * gradient**2
+        mean, square = self.m / (1 - 0.9**self.k), self.v / (1 - 0.999**self.k)
+        return mean / (np.sqrt(square) + 1e-8)
+
+
+def adams():
+    """Return run_backward with Adam's step in place of each gradient."""
+    arrays = defaultdict(Adam)
 
     def gradients(weights, norms, rows, labels):
-        k, dW = next(calls), run_backward(weights, norms, rows, labels)
+        dW = run_backward(weights, norms, rows, labels)
         for i, norm in enumerate(norms):
             if norm:
-                norm.dgamma = step(("gamma", i), norm.dgamma, k)
-                norm.dbeta = step(("beta", i), norm.dbeta, k)
-        return [step(("W", i), each, k) for i, each in enumerate(dW)]
+                norm.dgamma = arrays["gamma", i].step(norm.dgamma)
+                norm.dbeta = arrays["beta", i].step(norm.dbeta)
+        return [arrays["W", i].step(each) for i, each in enumerate(dW)]
 
     return gradients
 
