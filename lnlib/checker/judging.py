@@ -23,7 +23,8 @@ _ONE_AT_A_TIME = threading.RLock()  # warnings and patches are those of the whol
 _OTHER_WORDS = {  # for errors of NumPy that beginners often see
     "The truth value of an.*": "max, min and if take one number; np.maximum, np.where an array",
     ".*inhomogeneous shape.*": "is one of them a tuple, from a function with several results?",
-    r"(.*shapes (\([\d,]+),\d+\) \2,?\))": r"\1: is keepdims=True missing in a mean?",
+    r"(.*shapes (\([\d,]+),\d+\) \2,?\))": r"\1: is keepdims=True missing in a mean, or "
+    "[..., None] behind a mask?",
 }
 
 

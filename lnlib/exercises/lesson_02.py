@@ -77,6 +77,10 @@ FROM_Y = """
     (y - beta) / gamma => y / gamma - beta  # beta was added last, so take it off first.
     y - beta => y + beta  # x_hat is (y + beta) / gamma here: the sign of beta.
     / gamma => * gamma  # x_hat is (y - beta) * gamma here: divide by gamma.
+    (y - beta) / gamma => (y - y.mean(axis=-1, keepdims=True)) * rstd
+        y is normalised as if it were x: undo the last line of the forward pass instead.
+    (y - beta) / gamma => (y - y.mean(axis=-1, keepdims=True)) / (y.var(-1)[..., None] + 1e-5)**0.5
+    , rstd, gamma) => , 1 / np.sqrt(y.var(axis=-1, keepdims=True) + 1e-5), gamma)  # "
 """
 
 
@@ -98,8 +102,8 @@ def backward_from_y(dy, y, rstd, gamma, beta):
 
 PRENORM_TERMS = Terms(
     "1; cache.gamma; cache.rstd",
-    "dz; dx; cache.gamma * dz; cache.rstd * dz",
-    {"dx": "layer_norm_backward(dz, cache)[0]"},
+    "dz; dx_layer; cache.gamma * dz; cache.rstd * dz",
+    {"dx_layer": "layer_norm_backward(dz, cache)[0]"},
 )
 
 
@@ -135,7 +139,7 @@ def _padded_cases():
         keep = rng.permuted(np.arange(a.dy[..., 0].size) % 3 > 0).reshape(a.dy.shape[:2])  # (B, T)
         x_hat, rstd = a.cache.x_hat.copy(), a.cache.rstd.copy()  # (B, T, D), (B, T, 1)
         if label != "ordinary rows":
-            label = f"NaN in rows that do not count, {label}"
+            label += " and NaN"
             x_hat[~keep] = rstd[~keep] = np.nan
         yield label, (a.dy, LayerNormCache(x_hat, rstd, a.gamma), keep)
 
@@ -150,6 +154,11 @@ def _padded_cases():
     dx[keep], => dx,
     (dy[keep], => (dy * keep[..., None],
         NaN times 0 is NaN: leave out the rows that do not count, and multiply nothing by 0.
+    x_hat[keep], rstd[keep], gamma => np.nan_to_num(x_hat), np.nan_to_num(rstd), gamma
+    dx[keep], => dx,
+    (dy[keep], => (dy,
+        NaN is taken out, but keep is not used: choose the rows by keep.
+    return dx, dgamma, dbeta => return dx, np.nansum(dy * x_hat, axis=(0, 1)), dbeta  # "
     return dx, dgamma, dbeta => return dx, dgamma, dy.sum(axis=(0, 1))
         summed over all rows; add up those that count.
     return dx, dgamma, dbeta => return dx, (dy * x_hat).sum(axis=(0, 1)), dbeta  # "
