@@ -19,7 +19,7 @@ def row_mean(x):
 @exercise("dbeta", of_layers("dy", 2, 3, 5))
 @mistakes("""
     .sum(axis=(0, 1)) =>  # not summed: every row got the same values, so their gradients add up.
-    sum => mean  # the mean over the rows. Broadcast values get the sum, not divided by B T.
+    sum => mean  # the mean over the rows: beta is added to each row, so its gradient is the sum.
     dy.sum => np.ones_like(dy).sum  # dy is missing: multiply by the gradient that arrives.
     dy.sum(axis=(0, 1)) => np.ones(dy.shape[-1])
         that is the derivative of one entry of y. Multiply it by dy, and add up all rows.
