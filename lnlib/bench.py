@@ -1,7 +1,7 @@
 """Time functions side by side.
 
-All of them are timed in turn, in one process, over and over, and the medians compared: what
-disturbs one of them disturbs the others.
+All of them are timed in turn, in one process, over and over, and the least times compared: another
+program can only add to a time, and what disturbs one of them disturbs the others.
 """
 
 import time
@@ -14,7 +14,7 @@ FINE = time.get_clock_info("process_time").resolution < 1e-7
 clock = time.process_time if FINE else time.perf_counter
 
 
-def medians(functions, seconds=1.0, statistic=np.median):
+def least(functions, seconds=1.0):
     """Time functions side by side.
 
     Parameters
@@ -23,13 +23,11 @@ def medians(functions, seconds=1.0, statistic=np.median):
         Called without arguments, in turn.
     seconds : float
         For all of them together; each is timed at least three times.
-    statistic : callable
-        What to return of the times of a function: np.min asks how fast it can be.
 
     Returns
     -------
     dict of str to float
-        The time of one call, in seconds: of the processor, where the system measures it.
+        The least time of one call, in seconds: of the processor, where the system measures it.
     """
     timers = {name: timeit.Timer(function, timer=clock) for name, function in functions.items()}
     # the first call is the warm-up; later ones are repeated for a millisecond at least
@@ -39,7 +37,7 @@ def medians(functions, seconds=1.0, statistic=np.median):
     while time.perf_counter() < end or min(map(len, times.values())) < 3:
         for name, timer in timers.items():
             times[name].append(timer.timeit(calls[name]) / calls[name])
-    return {name: float(statistic(values)) for name, values in times.items()}
+    return {name: min(values) for name, values in times.items()}
 
 
 def settled(measure, rounds=6):

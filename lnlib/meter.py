@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from .bench import medians
+from .bench import least
 from .trace import trace
 
 
@@ -116,7 +116,7 @@ def prices(kinds, work, result, rows, buffer_size=8192, seconds=0.3):
     with np.errstate():  # restores the buffer, too
         np.setbufsize(buffer_size)
         calls = {kind: _repeated(kind, work, result, rows) for kind in kinds}
-        best = medians(calls, seconds, np.min)
+        best = least(calls, seconds)
     elements = len(work) // rows * rows * work.shape[1]
     return {kind: t / elements * 1e9 for kind, t in best.items()}
 
