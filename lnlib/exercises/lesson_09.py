@@ -82,6 +82,8 @@ SCORE_CASES = {  # rows, D, multiprocessors, bandwidth, clock, share
     (128 * clock) => (128 / clock)  # clock is cycles per ns: the more, the shorter the wait.
     share * wait => wait  # all of the wait; only the share costs time.
     share * wait => (1 - share) * wait  # the share that is hidden.
+    share * wait => share * 1500 + wait - 1500
+        the share of the 1500 ns only; the instructions are part of the wait, too.
     moving / (moving + share * wait) => (moving + share * wait) / moving
         the kernel's time divided by the copy's; the score is the inverse.
     moving / (moving + share * wait) => moving / (share * wait)
