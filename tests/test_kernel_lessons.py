@@ -1,7 +1,6 @@
 """What lessons 08 and 09 say of compilers, messages and predicted speeds, held to what is so."""
 
 import functools
-import itertools
 import re
 
 import numpy as np
@@ -83,22 +82,16 @@ def test_by_default_a_product_and_a_difference_are_fused():
     "instance, entries, counted, again",
     [
         ("forward<128, {}, 4, 1>", 4, 7, 0),
-        ("backward<128, {}, 4, 1, 4, IN_SHARED>", 4, 14, 3.5),
-        ("row_means<1024, 4>", 4, 9.5, 8),  # its loop, unrolled as often
-        ("backward_columns<256, {}>", 1, 15, 0),
+        ("backward<128, {}, 4, 1, 4, IN_SHARED>", 4, 13, 4.5),
     ],
 )
 def test_instructions_per_element_are_as_lesson_09_counts_them(instance, entries, counted, again):
-    """Additions, products and both in one: how many more there are if a thread has more entries.
+    """Float32 arithmetic: how many more instructions there are if a thread has more entries.
 
     again: those that run only where the mean of g is large.
     """
-    wanted, source, old = (0x20, 0x21, 0x23), gpu.read_source(), "#pragma unroll 4\n"
-    assert source.count(old) == 1  # in row_means
-    few, many = (
-        instructions(instance.format(n), wanted, source.replace(old, old.replace("4", n)), "sm_80")
-        for n in "48"  # FMUL, FADD, FFMA, of any operands
-    )
+    wanted, source = (0x20, 0x21, 0x23), gpu.read_source()  # FMUL, FADD, FFMA, of any operands
+    few, many = (instructions(instance.format(n), wanted, source, "sm_80") for n in "48")
     assert (many - few) / (4 * entries) == pytest.approx(counted + again, abs=0.5)  # or some fewer
 
 
@@ -114,30 +107,26 @@ def test_what_becomes_of_roots():
     assert found == ["rsqrt.approx.ftz", "sqrt.rn.ftz", "rcp.rn.ftz"]
 
 
-ARCHITECTURES = {"T4": "sm_75", "A100": "sm_80", "H200": "sm_90"}
+ARCHITECTURES = {"T4": "sm_75", "A100": "sm_80", "H100": "sm_90"}
 
 
 def test_what_is_held():
     """The cell's output varies with the compiler, and is stored: it must be of today's kernels."""
-    row = r"^\| ([A-Z].*), (\w+) \| (\d+) \| (\d+) of (\d+) \|$"
-    found = re.findall(row, TABLES, flags=re.M)
-    held = [(name, *rest) for names, *rest in found for name in names.split(", ")]
-    passes = itertools.product(ARCHITECTURES, ("forward", "backward"))
-    assert {line[:2] for line in held} == set(passes)
-    for gpu_name, kernel, registers, *counted in held:
-        arch = ARCHITECTURES[gpu_name]
-        limits = residency.LIMITS[arch]
-        chosen = dispatch.choose(kernel, 4096, 4, limits.shared_per_block)
-        asked = arch, chosen.threads, int(registers), chosen.shared_bytes
-        blocks, limited_by = residency.resident_blocks(*asked)
-        assert limited_by == ("threads" if gpu_name == "T4" else "registers")
-        assert tuple(map(int, counted)) == (blocks * chosen.threads, limits.threads)
+    names = ("registers of a thread", "room for so many threads", "threads held", "blocks held")
+    rows = [re.search(rf"^\| {name} \|(.*)\|$", TABLES, flags=re.M)[1] for name in names]
+    held = np.array([row.split("|") for row in rows], int).T
+    chosen = dispatch.choose("forward", 4096, 4)
+    for arch, (registers, room, threads, shown) in zip(ARCHITECTURES.values(), held):
+        blocks, limited_by = residency.resident_blocks(arch, chosen.threads, registers)
+        assert limited_by == ("threads" if arch == "sm_75" else "registers")
+        assert (blocks, blocks * chosen.threads) == (shown, threads)
+        assert room == residency.LIMITS[arch].threads
 
 
 @needs_nvrtc
 @pytest.mark.parametrize("arch", ARCHITECTURES.values())
 def test_a_fence_also_empties_the_cache(arch):
-    """Lesson 09: perhaps no run shows that the second fence is missing."""
+    """Perhaps no run shows that the second fence is missing."""
     source, kernel = gpu.read_source(), "backward_single<32, 8, 4, 8, 2, IN_SHARED>"
     CCTL = (0x98F,)
     for fences in (2, 1, 0):
@@ -148,7 +137,7 @@ def test_a_fence_also_empties_the_cache(arch):
 @needs_nvrtc
 @pytest.mark.parametrize("arch", ARCHITECTURES.values())
 def test_the_last_block_has_16_numbers_in_flight(arch):
-    """Lesson 09: a thread asks for so many partial sums, then adds them up in float64."""
+    """SINGLE_LIMIT counts on it: a thread asks for so many, then adds them up in float64."""
     limit = residency.LIMITS[arch].shared_per_block
     kernel = dispatch.choose("backward_single", 1024, 4, limit)
     assert kernel.threads == (128 if arch == "sm_75" else 256)

@@ -53,61 +53,47 @@ def blocks_held(threads, registers, shared):
     return min(of_registers, of_shared, 64 // warps, 32)
 
 
-SCORE_CASES = {  # rows, D, blocks, multiprocessors, bandwidth, flops, share
-    "many rounds": (8192, 4096, 8, 40, 3.2e11, 8.1e12, 0.61),
-    "a band of shares": (21_000, 1024, 20, 108, 1.555e12, 1.95e13, np.array([0.5, 0.25])),
-    "two rounds": (640, 2048, 8, 42, 3.6e11, 7.3e12, 0.3),
-    "one round": (1344, 768, 16, 84, 7e11, 3.7e13, 0.7),
+SCORE_CASES = {  # rows, D, multiprocessors, bandwidth, clock, share
+    "many short rows": (16, 1024, 40, 320.0, 1.59, 0.61),
+    "a band of shares": (20, 1024, 108, 1555.0, 1.41, np.array([0.5, 0.25])),
+    "two long rows": (2, 16_384, 84, 696.0, 1.74, 0.3),
+    "one short row": (1, 768, 42, 360.0, 1.32, 0.7),
 }
 
 
-@exercise("rounds score", SCORE_CASES)
+@exercise("score", SCORE_CASES)
 @mistakes("""
-    -(-rows // (blocks * multiprocessors)) => rows // (blocks * multiprocessors)
-        the last round is missing where it is not full.
-    -(-rows // (blocks * multiprocessors)) => rows / (blocks * multiprocessors)
-        a round that is not full is a round: round up.
-    (blocks * multiprocessors) => blocks  # one multiprocessor's rounds; all of them take rows.
-    (blocks * multiprocessors) => multiprocessors  # a multiprocessor holds several blocks.
-    8 * rows => 4 * rows  # a copy reads and writes: 8 bytes for each float32 number.
-    8 * rows => 2 * rows  # numbers, not bytes: each has 4 bytes.
-    1.5e-6 * rounds + => 1.5e-6 +  # 1.5 µs once; every round waits.
-    1.5e-6 * rounds + => 1.5 * rounds +  # 1.5 seconds, not µs.
-    + 7 * rows * D / (flops / 2) =>  # the arithmetic is missing.
-    1.5e-6 * rounds + =>  # the 1.5 µs of each round are missing.
-    (flops / 2) => flops  # an instruction counts as two FLOPs.
-    (flops / 2) => (flops / 2) * rounds  # the arithmetic of all rows, once more in every round.
-    (flops / 2) => (flops / 2) / rounds  # the arithmetic of one round; waits has that of all.
-    (flops / 2) => (flops / 2 / multiprocessors)
-        the arithmetic of all rows on one multiprocessor; flops counts all of them.
-    7 * rows * D => 14 * rows * D
-        14 for each number; forward takes 7 instructions, and flops / 2 counts each as two FLOPs.
-    1.5e-6 * rounds => 1.3e-6 * rounds  # the backward pass's wait; forward waits 1.5 µs.
-    7 * rows * D => 7 * rounds * blocks * multiprocessors * D
-        the arithmetic of full rounds; the last one has fewer rows, so count all rows.
-    1 + share * (rounds - 1) => share * (rounds - 1)  # the first wait is missing.
-    1 + share * (rounds - 1) => 1 + share * rounds
-        the first wait counts twice; the others are one fewer than the rounds.
-    1 + share * (rounds - 1) => share * rounds
-        nothing hides the first wait; here it, too, has a share.
-    1 + share * (rounds - 1) => 1 + share * (rounds - 2)
-        the last wait is missing; only the first is not one of the others.
-    1 + share * (rounds - 1) => rounds - share * (rounds - 1)  # the share that is hidden.
-    1 + share * (rounds - 1) => rounds  # all waits; of the others only a share is exposed.
-    1 + share * (rounds - 1) => 1 + share  # one wait besides the first; there are more or fewer.
-    copying / (copying + exposed / rounds * waits) => copying / (copying + exposed * waits)
-        waits is the time of all rounds; divide by their number.
-    copying / (copying + exposed / rounds * waits) => copying / (exposed / rounds * waits)
-        moving is missing: the kernel's time is moving and exposed waits.
-    copying / (copying + exposed / rounds * waits) => (copying + exposed / rounds * waits) / copying
+    numbers = rows * D => numbers = D  # one row; a multiprocessor holds several.
+    numbers = rows * D => numbers = rows  # rows, not numbers: each row has D.
+    8 * numbers => 4 * numbers  # a number is read and written: 8 bytes, as in the copy.
+    8 * numbers => numbers  # numbers, not bytes: each moves 8.
+    (bandwidth / multiprocessors) => bandwidth
+        bandwidth is that of all multiprocessors; a round is of one, which has a part of it.
+    (bandwidth / multiprocessors) => (bandwidth * multiprocessors)
+        bandwidth is that of all multiprocessors; divide by their number.
+    1500 + 14 => 14  # the 1500 ns of each round are missing.
+    1500 + 14 * numbers / (128 * clock) => 1500  # the instructions are missing.
+    1500 + 14 => 1.5 + 14  # 1.5 µs; count in ns: 1500.
+    1500 + 14 => 1300 + 14  # the backward pass's wait; forward waits 1500 ns.
+    14 * numbers => 26 * numbers  # 26 are the backward pass's instructions; forward has 14.
+    14 * numbers => 14 * D  # the instructions of one row; a round has those of all its rows.
+    (128 * clock) => 128  # cycles, not ns; there are clock of them in a ns.
+    (128 * clock) => clock  # one instruction in a cycle; a multiprocessor issues 128.
+    (128 * clock) => (128 / clock)  # clock is cycles per ns: the more, the shorter the wait.
+    share * wait => wait  # all of the wait; only the share costs time.
+    share * wait => (1 - share) * wait  # the share that is hidden.
+    share * wait => share * 1500 + wait - 1500
+        the share of the 1500 ns only; the instructions are part of the wait, too.
+    moving / (moving + share * wait) => (moving + share * wait) / moving
         the kernel's time divided by the copy's; the score is the inverse.
-    copying / (copying + exposed / rounds * waits) => copying + exposed / rounds * waits
-        the kernel's time in seconds, not the score.
+    moving / (moving + share * wait) => moving / (share * wait)
+        moving is missing: the kernel's time is moving and waits.
+    moving / (moving + share * wait) => moving + share * wait
+        the kernel's time in ns, not the score.
 """)
-def predicted_score(rows, D, blocks, multiprocessors, bandwidth, flops, share):
-    """Return the rounds of a forward pass in float32, and its score."""
-    rounds = -(-rows // (blocks * multiprocessors))
-    copying = 8 * rows * D / bandwidth  # seconds
-    waits = 1.5e-6 * rounds + 7 * rows * D / (flops / 2)
-    exposed = 1 + share * (rounds - 1)  # the first, and of the others
-    return rounds, copying / (copying + exposed / rounds * waits)
+def predicted_score(rows, D, multiprocessors, bandwidth, clock, share):
+    """Return the score of a forward pass in float32."""
+    numbers = rows * D  # of a multiprocessor's round
+    moving = 8 * numbers / (bandwidth / multiprocessors)  # ns
+    wait = 1500 + 14 * numbers / (128 * clock)
+    return moving / (moving + share * wait)
