@@ -74,11 +74,11 @@ def _draw_costs(ax, costs):
     """Draw a pair of bars for each cost, the longer one as long as the panel is wide."""
     for place, (name, values) in enumerate(costs.items()):
         ax.text(0, place - 0.43, name, fontsize=12, va="center")
-        for down, (value, color) in enumerate(zip(values.values(), (RED, GREEN))):
+        for down, ((way, value), color) in enumerate(zip(values.items(), (RED, GREEN))):
             share = value / max(values.values())
             drawn = ax.barh(place - 0.17 + 0.26 * down, share, 0.24, color=color)
-            ax.bar_label(drawn, [f"{value:.0f}"], padding=4)
-    ax.set(xlim=(0, 1.15), ylim=(2.35, -0.6))
+            ax.bar_label(drawn, [f"{value:.0f}  {way}"], padding=4)
+    ax.set(xlim=(0, 1.3), ylim=(2.35, -0.6))
     ax.set_axis_off()
 
 

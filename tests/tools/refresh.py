@@ -51,8 +51,8 @@ def write_minutes(pages, readme):
         name = re.split(" · |: ", form.title(path))[1]
         pattern = rf"\| \[(.*?)\]\(notebooks/{path.name}\) \|.*\| (\d+) \| (\d+) \|$"
         readme = replaced(pattern, (name, *minutes), readme)
-        pattern = rf"^\| [*[]*{path.name[:2]}[*[ ]*(.*?)(?:\]\({path.name}\))? \| (\d+) \|"
-        the_map.source = replaced(pattern, (name, page.reading), the_map.source)
+        pattern = rf"^\| [*[]*{path.name[:2]}[*[ ]*(.*?)(?:\]\({path.name}\))? \| (\d+) \| (\d+) \|"
+        the_map.source = replaced(pattern, (name, *minutes), the_map.source)
     readme = replaced(r"^\| \| all of them \| \| (\d+) \| (\d+) \|$", total, readme)
     hours = r"about (\d+) hours to read,\s+(\d+) with the exercises"
     return replaced(hours, map(round, total / 60), readme)
