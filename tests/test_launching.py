@@ -93,7 +93,7 @@ CHOSEN = [  # kernel, D, entries per load, shared memory, types: what is launche
     ("backward", 16384, 1, H100, (), "backward_columns<256, 1>"),
     ("backward_looping", 64, 4, H100, (), "backward_columns<256, 4>"),
     ("backward", 512, 4, T4, (), "backward<32, 4, 4, 8, 2, IN_SHARED>"),
-    ("backward", 768, 4, T4, (), "backward<64, 3, 4, 1, 12, IN_REGISTERS>"),
+    ("backward", 768, 4, T4, (), "backward<64, 3, 4, 1, 10, IN_REGISTERS>"),
     ("backward", 4096, 4, T4, (), "backward<512, 2, 4, 1, 2, IN_REGISTERS>"),
     ("backward", 8192, 4, 99 * 1024, (), "backward<1024, 2, 4, 1, 1, IN_REGISTERS>"),
     ("backward", 16384, 4, 99 * 1024, (), "backward_columns<256, 4>"),

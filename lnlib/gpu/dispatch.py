@@ -23,7 +23,7 @@ SHARED_TILES = SHORT_TILES | {
 }  # fmt: skip
 NARROW_TILES = SHORT_TILES | {1024: (128, 8, 8), 2048: (256, 8, 4), 4096: (1024, 4, 1)}
 REGISTER_TILES = {
-    768: (64, 12, 12), 1024: (128, 8, 8), 2048: (256, 8, 4), 4096: (512, 8, 2), 8192: (1024, 8, 1),
+    768: (64, 12, 10), 1024: (128, 8, 8), 2048: (256, 8, 4), 4096: (512, 8, 2), 8192: (1024, 8, 1),
 }  # fmt: skip
 WARPS = {"forward": 4, "backward": 8, "backward_single": 8}  # of a block, each with its own row
 MEANS_THREADS, LOOPING_THREADS = 1024, 256

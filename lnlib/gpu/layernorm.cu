@@ -428,8 +428,9 @@ __device__ void write_dx(
 #pragma unroll
         for (int v = 0; v < VECTORS; v++) {
             const int i = member<THREADS>() + v * THREADS;
-            if (i < vectors)  // the padding adds nothing
-                sums = sums + terms(wide(gamma[i]), d[v], x_hat[v], less);
+            const bool there = i < vectors;  // the padding adds nothing, and no branch is needed:
+            const Vector<WIDTH> gain = there ? wide(gamma[i]) : Vector<WIDTH>();  // all in flight
+            sums = sums + terms(gain, d[v], x_hat[v], there ? less : 0.0f);
         }
         return sums;
     };
