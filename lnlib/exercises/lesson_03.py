@@ -155,6 +155,8 @@ PROBE_CASES = {
     1e-30 => 1e-14  # "
     1e-30 => 1e-15  # "
     1e-30 => 1e-16  # "
+    1e-30 => 1e-17  # "
+    1e-30 => 1e-18  # "
     1e-30 => 1e-300  # f multiplies the step by small numbers: the products have too few bits.
     1e-30 => 1e-320  # so small a step has few bits: take a larger one.
 """)
