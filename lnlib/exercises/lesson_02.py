@@ -32,6 +32,7 @@ FORWARD_TERMS = Terms(
         only the mean is that of each row; the variance lies along axis=-1 as well.
     np.mean(xc**2, axis=-1, keepdims=True) => x.var(axis=(0, 1))  # "
     np.mean(xc**2, axis=-1, keepdims=True) => x.var()  # "
+    np.mean(xc**2, axis=-1, keepdims=True) => np.mean(xc**2, axis=(1, 2), keepdims=True)  # "
     var + eps => np.maximum(var, eps)  # eps is a least variance here; the layer adds it.
     np.sqrt(var + eps) => (var + eps)  # the root is missing: divided by the variance.
     1 / np.sqrt => np.sqrt  # this is the standard deviation; rstd is its reciprocal.
@@ -39,7 +40,9 @@ FORWARD_TERMS = Terms(
     var + eps => np.mean(x, axis=-1, keepdims=True)**2 - np.mean(x**2, axis=-1, keepdims=True) + eps
         the sign of the variance: mean(x**2) - mean(x)**2; better, square x - mean(x).
     np.mean(xc**2 => np.mean(x**2  # the mean of x**2, not the variance: centre before you square.
+    np.mean(xc**2 => np.mean(np.abs(xc)  # mean(abs(xc)) is no variance: square xc, then the mean.
     xc * rstd => x * rstd  # x is divided, but not centred: subtract the mean.
+    beta, x_hat => beta, xc  # this is x - mean(x), before it is multiplied by rstd.
 """)
 @mistakes(eps_slips("var"))
 def forward_by_hand(x, gamma, beta, eps):
@@ -77,6 +80,7 @@ FROM_Y = """
     (y - beta) / gamma => y / gamma - beta  # beta was added last, so take it off first.
     y - beta => y + beta  # x_hat is (y + beta) / gamma here: the sign of beta.
     / gamma => * gamma  # x_hat is (y - beta) * gamma here: divide by gamma.
+    (y - beta) / gamma => gamma / (y - beta)  # x_hat is upside down here: (y - beta) / gamma.
     (y - beta) / gamma => (y - y.mean(axis=-1, keepdims=True)) * rstd
         y is normalised as if it were x: undo the last line of the forward pass instead.
     (y - beta) / gamma => (y - y.mean(axis=-1, keepdims=True)) / (y.var(-1)[..., None] + 1e-5)**0.5
@@ -93,6 +97,10 @@ def _by_lnlib(dy, y, rstd, gamma, beta):
 @exercise("dx dgamma dbeta", of_layers("dy y rstd gamma beta", 2, 3, 5), terms=FROM_Y_TERMS)
 @mistakes(_by_lnlib.mistakes)
 @mistakes(FROM_Y)
+@mistakes("""
+    x_hat, rstd, gamma) => rstd, x_hat, gamma)
+        x_hat and rstd are exchanged: the cache is (x_hat, rstd, gamma).
+""")
 @mistakes(museum(lambda y, rstd, gamma, beta: LayerNormCache((y - beta) / gamma, rstd, gamma)))
 def backward_from_y(dy, y, rstd, gamma, beta):
     """Return dx (B, T, D), dgamma (D,) and dbeta (D,)."""
@@ -157,8 +165,9 @@ def _padded_cases():
     x_hat[keep], rstd[keep], gamma => np.nan_to_num(x_hat), np.nan_to_num(rstd), gamma
     dx[keep], => dx,
     (dy[keep], => (dy,
-        NaN is taken out, but keep is not used: choose the rows by keep.
+        rows that do not count are used, too: choose the rows by keep.
     return dx, dgamma, dbeta => return dx, np.nansum(dy * x_hat, axis=(0, 1)), dbeta  # "
+    return dx, dgamma, dbeta => return dx, np.nan_to_num((dy * x_hat).sum(axis=(0, 1))), dbeta  # "
     return dx, dgamma, dbeta => return dx, dgamma, dy.sum(axis=(0, 1))
         summed over all rows; add up those that count.
     return dx, dgamma, dbeta => return dx, (dy * x_hat).sum(axis=(0, 1)), dbeta  # "
