@@ -425,28 +425,29 @@ def errors_of_y(offsets, textbook, recentred, storing, by_row):
     return fig, (ax, below)
 
 
-def waterfall(panels, lines, inputs, forward, title):
-    """Draw correct bits, line by line, as shaded tables side by side: {title: (lines, inputs)}.
+def waterfall(bits, lines, inputs, forward, title, before=None):
+    """Draw correct bits, (lines, inputs), line by line, as a shaded table.
 
-    The first `forward` lines are those of the forward pass. Cells below 18 bits are dark.
+    The first `forward` lines are those of the forward pass. Cells below 18 bits are dark. Where
+    more than one bit has changed since `before`, an arrow leads from the old number to the new.
     """
-    fig, axes = plt.subplots(1, len(panels), figsize=(7.5, 6.6), sharey=True, squeeze=False)
-    for ax, (name, table_of_bits) in zip(axes.flat, panels.items()):
-        ax.imshow(table_of_bits, cmap="Blues_r", vmin=6, vmax=26, aspect="auto")
-        for (line, column), bits in np.ndenumerate(table_of_bits):
-            ink, weight = ("white", "bold") if bits < 18 else ("#404040", "normal")
-            shown = {"color": ink, "weight": weight, "ha": "center", "va": "center"}
-            ax.text(column, line, f"{bits:.0f}", fontsize=14, **shown)
-        for edge in range(1, len(inputs)):
-            ax.axvline(edge - 0.5, color="white", lw=2)
-        ax.axhline(forward - 0.5, color=BLACK, lw=2)
-        ax.set_xticks(range(len(inputs)), inputs, fontsize=14 if len(panels) == 1 else 11)
-        ax.set_yticks(range(len(lines)), lines)
-        ax.tick_params(length=0)
-        ax.grid(visible=False)
-        ax.set_title(name, loc="center")
+    fig, ax = plt.subplots(figsize=(7.5, 6.6))
+    ax.imshow(bits, cmap="Blues_r", vmin=6, vmax=26, aspect="auto")
+    for (line, column), number in np.ndenumerate(bits):
+        old = number if before is None else before[line, column]
+        arrow = f"{old:.0f} → " if abs(old - number) > 1.5 else ""
+        ink, weight = ("white", "bold") if number < 18 else ("#404040", "bold" if arrow else None)
+        shown = {"color": ink, "weight": weight, "ha": "center", "va": "center"}
+        ax.text(column, line, f"{arrow}{number:.0f}", fontsize=14, **shown)
+    for edge in range(1, len(inputs)):
+        ax.axvline(edge - 0.5, color="white", lw=2)
+    ax.axhline(forward - 0.5, color=BLACK, lw=2)
+    ax.set_xticks(range(len(inputs)), inputs)
+    ax.set_yticks(range(len(lines)), lines)
+    ax.tick_params(length=0)
+    ax.grid(visible=False)
     fig.suptitle(title, weight="bold", x=0.02, ha="left")
-    return fig, axes
+    return fig, ax
 
 
 def growth(sizes, timed, single):

@@ -193,5 +193,5 @@ def _type_problem(exercise, output):
     for a, b in zip(output.mine, output.right):
         kinds = a.dtype.kind + b.dtype.kind
         if not exercise.prepare and set(kinds) <= set("fc") and a.dtype != b.dtype:
-            return f"right, but {a.dtype}; the input is {b.dtype}."
+            return f"right, but {a.dtype}; the input is {b.dtype}, and so must the result be."
     return None

@@ -23,8 +23,9 @@ def _judge_compensation(function):
     values = np.float32([[1], [2**25], [2**50], [-(2**50)], [-(2**25)]])  # (5, 1): the sum is 1
     if function(values)[0] == 1:
         return (
-            "The numbers are right, by a wider type or by another order of the rows. Add row by "
-            "row, in the dtype of values: for float64 rows many machines have nothing wider."
+            "The numbers are right, but by a wider type, by another order of the rows, or by more "
+            "compensation than asked. Add row by row, in the dtype of values, with one overshoot: "
+            "for float64 rows many machines have nothing wider."
         )
     values = np.random.default_rng(42).uniform(0.5, 1, (256, 1000)).astype(np.float32)
     off = units_off(function(values), values.sum(axis=0, dtype=np.float64))
@@ -49,7 +50,8 @@ SUM_CASES = {
 @mistakes("""
     row - excess => row  # a running sum: the overshoot is 0, or is not taken off the next row.
     row - excess => row + excess  # the overshoot has the wrong sign: what was lost is lost twice.
-    - y => - row  # the overshoot is measured against the row; y is what should have been added.
+    - y => - row
+        the overshoot is measured against the row, not against what you wanted to add.
     excess = (t => total = t; excess = (t  # the old total is needed to measure the overshoot.
     excess = (t => excess += (t  # the overshoots are added up: take each of them off once.
     total = t => return t  # only the first row: is the return inside the loop?
@@ -118,6 +120,11 @@ def _judge_width(function):
     np.abs(x).max => x.max  # scaled by the largest entry; the largest in size may be negative.
     -exponent => exponent  # multiplied by the power of two, where the row must be divided by it.
     return xc => return np.ldexp(1, exponent) * xc  # the scale is put back; x_hat has none.
+    np.mean(xc * xc, axis=-1, keepdims=True) => np.mean(xc * xc, axis=-1, keepdims=True) + 1e-5
+        something like 1e-5 is added to the variance. Here eps is 0.
+    np.ldexp(x, -exponent) => x
+    np.mean(xc * xc, axis=-1, keepdims=True) => np.mean(xc * xc, axis=-1, keepdims=True) + 1e-5
+        "
 """)
 def robust_x_hat(x):
     """Return x_hat (B, T, D), in the dtype of x, for rows of any size and offset."""
