@@ -4,7 +4,7 @@ import re
 
 import numpy as np
 
-from ..checker import Score, mistakes
+from ..checker import BadResult, Score, mistakes
 from ..checker.edits import replaced
 from ..gpu import read_source
 from ..gpu.listing import function_source
@@ -31,6 +31,11 @@ THREAD_CASES = {
         a chunk of columns for each thread: that is the lower strip. Here thread t loads vector t.
     return [ => return [k + j for k in range(thread, D, threads * width) for j in range(width)]; [
         thread 25 begins at column 100: a vector has width columns.
+    return [ => return [k + j for k in range(thread * width, D, threads) for j in range(width)]; [
+        the step is too short: from one of its vectors to the next, a thread moves threads * width
+        columns.
+    return [ => return [[vector * width + j for j in range(width)] for vector in vectors]; [
+        a list for each vector: put all columns into one list.
     return [ => return [*range(thread, D, threads)]; [  # a thread loads width neighbours at a time.
     return [ => return list(vectors); [  # the numbers of the vectors; vector i begins at i * width.
     return [ => return [c for c in range(D) if c // width // threads == thread]; [
@@ -102,6 +107,8 @@ def _lanes(values, *steps, partner=np.bitwise_xor, send_first=False):
 @mistakes("""
     / 32 => * (1 // 32)  # all sums are 0 times 1 / 32, which is 0 in C: both are whole numbers.
     x - _lanes(x, 1, 2, 4, 8, 16) / 32 => x  # the mean is 0, as 1 / 32 is in C: whole numbers.
+    1, 2, 4, 8, 16 => *range(1, 32)
+        bits counts up by 1 here. It doubles from step to step: bits *= 2.
     1, 2, => 2,  # a step is missing: without bits = 1 even lanes hear of even ones only.
     , 16) => )  # a step is missing: each half of the warp has a sum of its own. 16 joins them.
     16) => 16, 32)  # every sum is doubled. Does bits go up to 32? There is no such lane.
@@ -150,8 +157,12 @@ WHICH_BARRIER = STUCK | {  # in what the emulator says -> what it means in this 
     ),
     r"slots\[\d+\]: thread": "A step uses slots that the step before has yet to change",
 }
-BARRIER_IN_AN_IF = r"if\s*\([^()]*threadIdx[^()]*\)\s*(\{[^{}]*)?__syncthreads"
-SKIPPED = {"": "A barrier stands inside an if: the threads that skip it do not arrive"}
+MISPLACED = {  # in a source that fails -> what is wrong with it
+    r"if\s*\([^()]*threadIdx[^()]*\)\s*(\{[^{}]*)?__syncthreads": (
+        "has a barrier inside an if: the threads that skip it do not arrive"
+    ),
+    r"[;{}]\s*return\b[^;]*;\s*__syncthreads": "has a barrier after return: no thread reaches it",
+}
 SECOND_SUM = STUCK | {
     "": "One sum alone is right. But when a second one follows, a fast thread fills its slot again "
     "before a slow one has read the first result"
@@ -171,8 +182,13 @@ def _sums_trial(values, how_many, hints):
 def _run_sums(function):
     def run():
         source = source_of(function(), "tree_sum")
-        hints = SKIPPED if re.search(BARRIER_IN_AN_IF, source) else WHICH_BARRIER
-        _sums_trial(VALUES, 1, hints).run(source)
+        try:
+            _sums_trial(VALUES, 1, WHICH_BARRIER).run(source)
+        except BadResult as error:
+            found = (
+                wrong for place, wrong in MISPLACED.items() if re.search(place, code_of(source))
+            )
+            raise BadResult(next(found, str(error))) from None
         return tuple(_sums_trial(VALUES, 2, SECOND_SUM).run(source).values())
 
     return run

@@ -39,6 +39,8 @@ WRONG = [
     (SUM, IN_STEP, "", "A step uses slots that the step before has yet to change"),
     (SUM, "__syncthreads();  // all have", "//", "One sum alone is right. But when a second"),
     (SUM, ADDED + IN_STEP, f"{{ {ADDED} __syncthreads(); }}", "threads that skip it do not arrive"),
+    (SUM, "    return total;\n", "    return total; __syncthreads();\n", "no thread reaches it"),
+    (NORMALISE, "bits *= 2", "bits += 1", "It doubles from step to step"),
     (SUM, IF + ADDED + IN_STEP, f"__syncthreads(); {IF}{ADDED}", "before thread 0 has added"),
     (SUM, "= slots[0]", "= slots[threadIdx.x]", "squares: each thread gets its own slot"),
     (ADD, STORE, "            ;", "s: only NaN: nobody writes it"),
