@@ -637,13 +637,9 @@ def trained_bugs(panels, names, within, last, low=75):
                 ax.text(low + 1.2, k, f"{middle:.0f}", va="center", fontsize=12, color=color)
             else:
                 rows = k + np.linspace(-0.3, 0.3, len(found[name]))  # one height for each seed
-                seeds = np.sort(found[name])
-                ax.plot(
-                    seeds[seeds < low] * 0 + low, rows[seeds < low], ms=4.5, mfc="white", **look
-                )
-                ax.plot(
-                    seeds[seeds >= low], rows[seeds >= low], ms=4.5, mec="white", mew=0.5, **look
-                )
+                for x, row in zip(np.sort(found[name]), rows):
+                    face = "white" if x < low else color
+                    ax.plot(max(x, low), row, ms=4.5, mfc=face, **look)
                 ax.plot(middle, k, ms=8.5, mec="white", mew=0.5, **look)
             rate = np.format_float_positional(rates[name], trim="-")
             ax.text(101, k, rate, va="center", fontsize=12)
@@ -677,7 +673,7 @@ def drift_and_loss(points, rates, line):
         if middles[0].max() > 1:  # above and below in turn, so that they stand apart
             for k, i in enumerate(np.argsort(middles[0])):
                 at, offset = (middles[0][i], middles[1][i]), (0, 13 if k % 2 else -15)
-                style = {"color": color, "ha": "center", "va": "center"}
+                style = {"color": color, "ha": "center", "va": "center", "weight": "bold"}
                 ax.annotate(f"{rates[i]:g}", at, offset, textcoords="offset points", **style)
     ax.set(yscale="log", xlim=(-2, 65), xlabel="drift after 30 epochs (%)")
     ax.set(

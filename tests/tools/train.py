@@ -177,13 +177,14 @@ class Adam:
     """One array's step of Adam in place of its gradient (Kingma and Ba, 2015)."""
 
     k = m = v = 0  # the steps so far, and running means of the gradient and of its square
+    eps = 1e-8
 
     def step(self, gradient):
         self.k += 1
         self.m = 0.9 * self.m + 0.1 * gradient
         self.v = 0.999 * self.v + 0.001 * gradient**2
         mean, square = self.m / (1 - 0.9**self.k), self.v / (1 - 0.999**self.k)
-        return mean / (np.sqrt(square) + 1e-8)
+        return mean / (np.sqrt(square) + self.eps)
 
 
 def adams():
