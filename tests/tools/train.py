@@ -1,16 +1,17 @@
 """Train lesson 11's network many times and store the results: python tests/tools/train.py
 
-Writes notebooks/recorded/training.json, in about a quarter of an hour on one core. It holds six
+Writes notebooks/recorded/training.json, in less than half an hour on one core. It holds these
 experiments: "factors", the network with and without LayerNorm, with default and with He weights,
-gamma and beta learned or frozen, over rates and seeds; "adam", four of these networks trained by
-Adam; "museum" and "museum, long", the network with LayerNorm and each wrong backward pass of
-lnlib.bugs, from smaller rates on; "dx", how far the dx of each bug is off, after 30 epochs with the
-right gradient; and "long", the loss and the drift after each of 30 epochs, most of them with and
-without the mean term of dx. Lesson 11 shows the functions from LayerNorm to adams, word for
-word, reads the experiments from the file, and trains a sample of them again.
+gamma and beta learned or frozen, over rates and seeds; "adam", those that are not frozen, with
+Adam; "museum", the network with LayerNorm and each wrong backward pass of lnlib.bugs, from smaller
+rates on; "factors, long", "adam, long" and "museum, long", these again for 30 epochs, at the rates
+near the best one; "dx", how far the dx of each bug is off, after 30 epochs with the right gradient;
+and "long", the loss and the drift after each of 30 epochs, with and without the mean term of dx.
+Lesson 11 shows the functions from LayerNorm to adams, word for word, reads the experiments from the
+file, and trains a sample of them again.
 
-With --missing only what the file lacks is trained: bugs, long runs, the errors of dx. What is gone
-is dropped.
+With --missing only what the file lacks is trained: networks, bugs, long runs, the errors of dx.
+What is gone is dropped.
 """
 
 import argparse
@@ -37,6 +38,7 @@ HE = 6**0.5  # makes the variance of the weights 2 / n_in; by default it is 1 / 
 FACTORS = {
     "default": {"scale": 1, "backward": None},
     "He": {"scale": HE, "backward": None},
+    "default, times 1296": {"backward": None, "last": 1296},
     "LayerNorm, default": {"scale": 1},
     "LayerNorm, He": {"scale": HE},
     "LayerNorm frozen, default": {"scale": 1, "frozen": True},
@@ -45,12 +47,19 @@ FACTORS = {
 RATES = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1, 3, 10, 30)
 ADAM = {
     f"Adam, {name}": {**FACTORS[name], "adam": True}
-    for name in ("default", "He", "LayerNorm, default", "LayerNorm, He")
+    for name in FACTORS
+    if "frozen" not in FACTORS[name]
 }
 ADAM_RATES = (0.0001, 0.0003, 0.001, 0.003, 0.01, 0.03, 0.1)
 MUSEUM = {"right": {}} | {bug.name: {"backward": bug.backward} for bug in BUGS}
 MUSEUM_RATES = (0.00003, 0.0001, 0.0003, *RATES[:8])  # a wrong factor asks for another rate
+PARTS = {
+    "factors": (FACTORS, RATES),
+    "adam": (ADAM, ADAM_RATES),
+    "museum": (MUSEUM, MUSEUM_RATES),
+}
 SEEDS = range(5)
+DRIFT_RATES = (0.03, 0.1, 0.2, 0.3)
 EPOCHS = 30  # of the long runs
 
 
@@ -82,12 +91,13 @@ class LayerNorm:
         return dx
 
 
-def network(seed, scale=1, backward=layer_norm_backward, width=48):
-    rng, widths = np.random.default_rng(seed), [64] + 8 * [width] + [10]
+def network(seed, scale=1, backward=layer_norm_backward, last=1):
+    rng, widths = np.random.default_rng(seed), [64] + 8 * [48] + [10]
     weights = [rng.uniform(-1, 1, (n, n_out)) / np.sqrt(n) for n, n_out in zip(widths, widths[1:])]
     for W in weights[:-1]:  # those before a ReLU
         W *= scale
-    return weights, [LayerNorm(width, backward) if backward else None for _ in range(8)]
+    weights[-1] *= last
+    return weights, [LayerNorm(48, backward) if backward else None for _ in range(8)]
 
 
 def run_forward(weights, norms, x):
@@ -163,36 +173,18 @@ def without_drift(*network_and_batch, gradients=run_backward):
     return [dW - dW.mean(axis=1, keepdims=True) for dW in early] + [last]
 
 
-NO_MEAN_TERM = MUSEUM["no mean term"]
-LONG = {
-    "right": {},
-    "no mean term": NO_MEAN_TERM,
-    "no mean term, no drift": NO_MEAN_TERM | {"gradients": without_drift},
-    "right, He": {"scale": HE, "rate": 0.3},
-    "no mean term, He": NO_MEAN_TERM | {"scale": HE, "rate": 0.3},
-    "right, He, rate 0.1": {"scale": HE},
-    "no mean term, He, rate 0.1": NO_MEAN_TERM | {"scale": HE},
-    "right, wide": {"width": 96},
-    "no mean term, wide": NO_MEAN_TERM | {"width": 96},
-    "right, Adam": {"adam": True, "rate": 0.003},
-    "no mean term, Adam": NO_MEAN_TERM | {"adam": True, "rate": 0.003},
-    "no mean term, no drift, Adam": NO_MEAN_TERM
-    | {"gradients": without_drift, "adam": True, "rate": 0.003},
-    "without, Adam": {"backward": None, "adam": True, "rate": 0.003},
-}
-
-
 class Adam:
     """One array's step of Adam in place of its gradient (Kingma and Ba, 2015)."""
 
     k = m = v = 0  # the steps so far, and running means of the gradient and of its square
+    eps = 1e-8
 
     def step(self, gradient):
         self.k += 1
         self.m = 0.9 * self.m + 0.1 * gradient
         self.v = 0.999 * self.v + 0.001 * gradient**2
         mean, square = self.m / (1 - 0.9**self.k), self.v / (1 - 0.999**self.k)
-        return mean / (np.sqrt(square) + 1e-8)
+        return mean / (np.sqrt(square) + self.eps)
 
 
 def adams():
@@ -210,17 +202,27 @@ def adams():
     return gradients
 
 
-def run(seed, rate, scale=1, backward=layer_norm_backward, frozen=False, adam=False, epochs=6):
-    """Train one network; return its accuracy at the end, and its losses before and after.
+NO_MEAN_TERM = MUSEUM["no mean term"]
+KINDS = {
+    "right": {},
+    "no mean term": NO_MEAN_TERM,
+    "no drift": NO_MEAN_TERM | {"gradients": without_drift},
+}
+LONG = {
+    f"{kind}, {weights}, {rate}": KINDS[kind] | {"scale": scale, "rate": rate}
+    for kind in KINDS
+    for weights, scale in (("default", 1), ("He", HE))
+    for rate in DRIFT_RATES
+} | {f"{kind}, Adam": KINDS[kind] | {"adam": True, "rate": 0.003} for kind in KINDS}
 
-    The losses are those on all training images.
-    """
-    net = network(seed, scale, backward)
-    before, _ = score(*net)
+
+def run(seed, rate, frozen=False, adam=False, epochs=6, **setting):
+    """Train one network; return its accuracy on the test images, and its loss on the others."""
+    net = network(seed, **setting)
     with np.errstate(all="ignore"):  # some rates are too large
         train(net, rate, seed, frozen, epochs, gradients=adams() if adam else run_backward)
-        after, accuracy = score(*net)
-    return {"accuracy": accuracy, "loss": [before, after]}
+        loss, accuracy = score(*net)
+    return {"accuracy": accuracy, "loss": loss}
 
 
 def long_run(seed, rate=0.1, gradients=run_backward, adam=False, stop=None, **setting):
@@ -268,7 +270,7 @@ def dx_runs():
 
 
 def runs(setting, rates):
-    """Return each quantity of `run` for all rates and seeds, (rates, seeds, ...), or the error."""
+    """Return each quantity of `run` for all rates and seeds, (rates, seeds), or the error."""
     try:
         found = [[run(seed, rate, **setting) for seed in SEEDS] for rate in rates]
     except ValueError as error:
@@ -276,36 +278,29 @@ def runs(setting, rates):
     return {key: [[each[key] for each in row] for row in found] for key in found[0][0]}
 
 
-def near_the_best(run):
-    """Return the best rate of a stored run of the museum, and the one or two rates beside it."""
+def near_the_best(run, rates):
+    """Return the best rate of a stored run, and the one or two rates beside it."""
     best = np.median(run["accuracy"], axis=1).argmax()
-    return MUSEUM_RATES[max(best - 1, 0) : best + 2]
+    return tuple(rates[max(best - 1, 0) : best + 2])
 
 
-def longer(name, run):
-    """Train with a bug of the museum for 30 epochs, at the rates near its best one."""
+def longer(setting, run, rates):
+    """Train the network of a stored run for 30 epochs, at the rates near its best one."""
     if "raises" in run:
         return run
-    rates = near_the_best(run)
-    return {"rates": rates} | runs(MUSEUM[name] | {"epochs": EPOCHS}, rates)
+    rates = near_the_best(run, rates)
+    return {"rates": rates} | runs(setting | {"epochs": EPOCHS}, rates)
 
 
 def record(day):
-    """Do the six experiments; return what is stored."""
-    factors = {name: runs(setting, RATES) for name, setting in FACTORS.items()}
-    adam = {name: runs(setting, ADAM_RATES) for name, setting in ADAM.items()}
-    for found in (factors | adam).values():
-        found["loss"] = [[losses[-1] for losses in row] for row in found["loss"]]
+    """Do the experiments; return what is stored."""
     return with_missing(
         {
             "made by": "python tests/tools/train.py",
             "date": day,
             "versions": {"python": platform.python_version(), "numpy": np.__version__},
             "seeds": list(SEEDS),
-            "factors": {"rates": RATES, "runs": factors},
-            "adam": {"rates": ADAM_RATES, "runs": adam},
-            "museum": {"rates": MUSEUM_RATES, "runs": {}},
-            "museum, long": {"runs": {}},
+            **{f"{key}{long}": {"runs": {}} for key in PARTS for long in ("", ", long")},
             "long": {},
             "dx": {},
         }
@@ -314,16 +309,24 @@ def record(day):
 
 def with_missing(stored):
     """Return what is stored, with the runs that it lacks, and without those that are gone."""
-    short, long = stored["museum"]["runs"], stored["museum, long"]["runs"]
-    short = {name: short.get(name) or runs(each, MUSEUM_RATES) for name, each in MUSEUM.items()}
-    long = {name: long.get(name) or longer(name, short[name]) for name in MUSEUM}
-    found = {"museum": stored["museum"] | {"runs": short}, "museum, long": {"runs": long}}
-    drifting = {
+    found = dict(stored)
+    for key, (settings, rates) in PARTS.items():
+        short, long = stored[key]["runs"], stored[f"{key}, long"]["runs"]
+        short = {name: short.get(name) or runs(each, rates) for name, each in settings.items()}
+        found[key] = {"rates": rates, "runs": short}
+        found[f"{key}, long"] = {
+            "runs": {
+                name: long.get(name) or longer(each, short[name], rates)
+                for name, each in settings.items()
+                if "frozen" not in each
+            }
+        }
+    found["long"] = {
         name: stored["long"].get(name) or [long_run(seed, **each) for seed in SEEDS]
         for name, each in LONG.items()
     }
     complete = set(stored["dx"]) == {bug.name for bug in BUGS}
-    return stored | found | {"long": drifting, "dx": stored["dx"] if complete else dx_runs()}
+    return found | {"dx": stored["dx"] if complete else dx_runs()}
 
 
 def written(stored):
@@ -346,14 +349,14 @@ def rounded(value):
 def sample(stored, names=None, seed=0, rate=0.1):
     """Repeat one run of each kind, or of those named; return how far its last loss is off."""
     off = {}
-    for settings, key in ((FACTORS, "factors"), (ADAM, "adam"), (MUSEUM, "museum")):
+    for key, (settings, _) in PARTS.items():
         part = stored[key]
         place = part["rates"].index(rate), stored["seeds"].index(seed)
         for name, setting in settings.items():
             found = part["runs"].get(name, {})  # a new bug has not been trained yet
             if "loss" in found and name in (names or settings):
-                was = np.ravel(found["loss"][place[0]][place[1]])[-1]
-                off[name] = abs(run(seed, rate, **setting)["loss"][-1] / was - 1)
+                was = found["loss"][place[0]][place[1]]
+                off[name] = abs(run(seed, rate, **setting)["loss"] / was - 1)
     return off
 
 
