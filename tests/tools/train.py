@@ -292,19 +292,17 @@ def longer(setting, run, rates):
     return {"rates": rates} | runs(setting | {"epochs": EPOCHS}, rates)
 
 
-def record(day):
-    """Do the experiments; return what is stored."""
-    return with_missing(
-        {
-            "made by": "python tests/tools/train.py",
-            "date": day,
-            "versions": {"python": platform.python_version(), "numpy": np.__version__},
-            "seeds": list(SEEDS),
-            **{f"{key}{long}": {"runs": {}} for key in PARTS for long in ("", ", long")},
-            "long": {},
-            "dx": {},
-        }
-    )
+def empty():
+    """Return a record without runs."""
+    return {
+        "made by": "python tests/tools/train.py",
+        "date": "",
+        "versions": {},
+        "seeds": list(SEEDS),
+        **{f"{key}{long}": {"runs": {}} for key in PARTS for long in ("", ", long")},
+        "long": {},
+        "dx": {},
+    }
 
 
 def with_missing(stored):
@@ -363,11 +361,11 @@ def sample(stored, names=None, seed=0, rate=0.1):
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--missing", action="store_true", help="train only what the file lacks")
-    if parser.parse_args().missing:
-        found = with_missing(json.loads(RECORD.read_text("utf-8")))
-    else:
-        found = record(str(date.today()))
-    RECORD.write_text(written(found), "utf-8")
+    missing = parser.parse_args().missing
+    stored = json.loads(RECORD.read_text("utf-8")) if missing else empty()
+    versions = {"python": platform.python_version(), "numpy": np.__version__}
+    last = {"date": str(date.today()), "versions": versions}  # of the last runs
+    RECORD.write_text(written(with_missing(stored) | last), "utf-8")
 
 
 if __name__ == "__main__":
