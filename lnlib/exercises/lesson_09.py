@@ -7,8 +7,8 @@ from .registry import exercise
 
 HELD_CASES = {  # threads, registers, shared
     "registers decide": (128, 64, 500),
-    "registers of blocks with 16 warps": (512, 64, 0),
-    "registers of blocks with 8 warps": (256, 40, 0),
+    "registers of blocks with 16 warps": (512, 64, 100),
+    "registers of blocks with 8 warps": (256, 40, 100),
     "a warp's registers in units of 256": (128, 49, 100),
     "one unit more": (128, 55, 100),
     "three warps in four quarters": (96, 40, 4096),
@@ -33,8 +33,8 @@ HELD_CASES = {  # threads, registers, shared
         a warp's registers lie in one quarter; what is left over in the quarters does not add up.
     4 * (16384 // per_warp) // warps => 4 * (16384 // (per_warp * warps))
         a block's warps may lie in different quarters; here a whole block lies in one.
-    4 * (16384 // per_warp) // warps => 4 * (16384 // per_warp // -(-warps // 4))
-        a quarter's warps are of all blocks: add up the warps of four quarters, then divide them.
+    4 * (16384 // per_warp) // warps => 16384 // per_warp // -(-warps // 4)
+        a block's warps may lie in different quarters; here each quarter has its part of a block.
     4 * (16384 // per_warp) // warps => 4 * (16384 // per_warp) // warps if warps <= 4 else 99
         the registers of large blocks are missing; all blocks need registers.
     4 * (16384 // per_warp) // warps => 16384 // per_warp // warps  # one quarter; there are four.
@@ -71,8 +71,8 @@ SCORE_CASES = {  # rows, D, multiprocessors, bandwidth, clock, share
 @mistakes("""
     numbers = rows * D => numbers = D  # one row; a multiprocessor holds several.
     numbers = rows * D => numbers = rows  # rows, not numbers: each row has D.
-    8 * numbers => 4 * numbers  # a number is read and written: 8 bytes, as in the copy.
-    8 * numbers => numbers  # numbers, not bytes: each moves 8.
+    moving = 8 => moving = 4  # a number is read and written: 8 bytes, as in the copy.
+    moving = 8 * numbers => moving = numbers  # numbers, not bytes: each moves 8.
     (bandwidth / multiprocessors) => bandwidth
         bandwidth is that of all multiprocessors; a round is of one, which has a part of it.
     (bandwidth / multiprocessors) => (bandwidth * multiprocessors)
@@ -84,7 +84,7 @@ SCORE_CASES = {  # rows, D, multiprocessors, bandwidth, clock, share
     18 * numbers => 16 * numbers  # a T4's instructions; here a number has 18.
     18 * numbers => 18 * D  # the instructions of one row; a round has those of all its rows.
     (128 * clock) => 128  # cycles, not ns; there are clock of them in a ns.
-    (128 * clock) => clock  # one instruction in a cycle; a multiprocessor issues 128.
+    (128 * clock) => clock  # one instruction in a cycle; a multiprocessor starts 128.
     (128 * clock) => (128 / clock)  # clock is cycles per ns: the more, the shorter the wait.
     share * wait => wait  # all of the wait; only the share costs time.
     share * wait => (1 - share) * wait  # the share that is hidden.
