@@ -2,6 +2,7 @@
 
 import functools
 import re
+import struct
 
 import numpy as np
 import pytest
@@ -14,6 +15,7 @@ from lnlib.gpu import dispatch, residency
 PATHS = sorted(NOTEBOOKS.glob("0[89]_*.ipynb"))
 CELLS = [cell for path in PATHS for cell in cells_of(path)]
 SHOWN = [o["data"] for cell in CELLS for o in cell.get("outputs", []) if "data" in o]
+ARCHITECTURES = {"T4": "sm_75", "A100": "sm_80", "H100": "sm_90"}
 TABLES = "\n".join(data.get("text/markdown", "") for data in SHOWN)
 
 
@@ -77,22 +79,88 @@ def test_by_default_a_product_and_a_difference_are_fused():
     assert counted[0] - counted[1] in (32, 64)  # 64: the loop stands there twice
 
 
-@needs_nvrtc
-@pytest.mark.parametrize(
-    "instance, entries, counted, again",
-    [
-        ("forward<128, {}, 4, 1>", 4, 7, 0),
-        ("backward<128, {}, 4, 1, 4, IN_SHARED>", 4, 13, 4.5),
-    ],
-)
-def test_instructions_per_element_are_as_lesson_09_counts_them(instance, entries, counted, again):
-    """Float32 arithmetic: how many more instructions there are if a thread has more entries.
+LOAD, BRANCH, EXIT, SHUFFLE, ARITHMETIC = 0x181, 0x147, 0x14D, 0x189, (0x20, 0x21, 0x23)
 
-    again: those that run only where the mean of g is large.
+
+def machine_code(instance, arch):
+    """Return a kernel's instructions, each as an int of 128 bits."""
+    from cupy.cuda import nvrtc
+
+    program = nvrtc.createProgram(gpu.read_source(), "layernorm.cu", (), ())
+    nvrtc.addNameExpression(program, instance)
+    nvrtc.compileProgram(program, (f"-arch={arch}", "-std=c++17", "-ftz=true"))
+    cubin = nvrtc.getCUBIN(program)  # an ELF file: where its sections are, then what they are
+    (at,), (size, sections) = (
+        struct.unpack_from("<Q", cubin, 40),
+        struct.unpack_from("<HH", cubin, 58),
+    )
+    for n in range(sections):
+        _, _, flags, _, start, length = struct.unpack_from("<2I4Q", cubin, at + n * size)
+        if flags & 4:  # code
+            words = (cubin[k : k + 16] for k in range(start, start + length, 16))
+            return [int.from_bytes(word, "little") for word in words]
+
+
+def path_of_a_row(code, arch):
+    """Return the numbers of the instructions that a thread carries out for a row, in order.
+
+    Of a backward pass these are its loop over rows, without the second sum: the only branch over a
+    shuffle. What a branch leads to behind the last instruction, warps reach that have diverged.
     """
-    wanted, source = (0x20, 0x21, 0x23), gpu.read_source()  # FMUL, FADD, FFMA, of any operands
-    few, many = (instructions(instance.format(n), wanted, source, "sm_80") for n in "48")
-    assert (many - few) / (4 * entries) == pytest.approx(counted + again, abs=0.5)  # or some fewer
+    names = [word % 2**9 for word in code]
+    guarded = [word >> 12 & 15 != 7 for word in code]
+
+    def target(i):
+        jump = code[i] >> 34 & 2**48 - 1
+        jump = 4 * (jump - 2**48 * (jump >> 47))
+        if arch == "sm_90":
+            jump = 256 * jump + 4 * (code[i] >> 16 & 255)
+        return i + 1 + jump // 16
+
+    first = names.index(LOAD)
+    last = next(i for i in range(first, len(code)) if names[i] == EXIT and not guarded[i])
+    back = [i for i in range(first, last) if names[i] == BRANCH and target(i) <= first]
+    i, end, path = (target(back[0]), back[0], []) if back else (0, last, [])
+    while i <= end:
+        path.append(i)
+        skips = names[i] == BRANCH and guarded[i] and i < target(i) <= end
+        i = target(i) if skips and SHUFFLE in names[i : target(i)] else i + 1
+    return path
+
+
+def steps_of(path):
+    """Return how many loads of a row wait for one another, after the first.
+
+    An instruction names the barrier that opens when its result is there, and those it waits for.
+    """
+    now, opens = 0, [0] * 6
+    for word in path:
+        now = max([now] + [opens[b] for b in range(6) if word >> 116 + b & 1])
+        barrier = word >> 110 & 7
+        if barrier < 6:
+            opens[barrier] = max(opens[barrier], now + (word % 2**9 == LOAD))
+    return now - 1
+
+
+@needs_nvrtc
+@pytest.mark.parametrize("D", (1024, 4096))
+@pytest.mark.parametrize("way", ("forward", "backward"))
+def test_instructions_and_steps_are_as_lesson_09_counts_them(way, D):
+    """What runs for a row. T4, A100: float32 arithmetic takes twice its time; it may decide."""
+    shown = re.search(rf"^\| {way}, D = {D} \|(.*, .*)\|$", TABLES, flags=re.M)[1].split("|")
+    for arch, expected in zip(ARCHITECTURES.values(), shown):
+        chosen = dispatch.choose(way, D, 4, residency.LIMITS[arch].shared_per_block)
+        code = machine_code(chosen.expression, arch)
+        path = [code[i] for i in path_of_a_row(code, arch)]
+        numbers = D * chosen.rows / chosen.threads  # of a thread
+        arithmetic = sum(word % 2**9 in ARITHMETIC for word in path)
+        assert {"forward": 7, "backward": 13}[way] < arithmetic / numbers
+        count = len(path) if arch == "sm_90" else max(len(path), 2 * arithmetic)
+        instructions, steps = map(int, expected.split(","))
+        assert count / numbers == pytest.approx(instructions, abs=1.5), arch
+        assert abs(steps_of(path) - steps) <= 1, arch
+        alone = count == len(path)  # instructions decide, not arithmetic
+        assert alone == (way == "forward" and (arch, D) != ("sm_75", 4096) or arch == "sm_90")
 
 
 @needs_nvrtc
@@ -105,9 +173,6 @@ def test_what_becomes_of_roots():
     ptx = gpu.compile("sm_90", ["roots<1>"], roots)["roots<1>"].ptx
     found = re.findall(r"\b(?:rsqrt|sqrt|rcp)[.\w]*(?=\.f32)", ptx)
     assert found == ["rsqrt.approx.ftz", "sqrt.rn.ftz", "rcp.rn.ftz"]
-
-
-ARCHITECTURES = {"T4": "sm_75", "A100": "sm_80", "H100": "sm_90"}
 
 
 def test_what_is_held():

@@ -192,6 +192,7 @@ def fake_cupy(monkeypatch):
     cuda.runtime.getDeviceProperties.return_value = properties
     cuda.nvrtc.getVersion.return_value = 12, 9
     attributes = {"MultiProcessorCount": 2, "MaxSharedMemoryPerBlockOptin": 232448}
+    attributes["ClockRate"] = 1_755_000  # kHz
     cuda.Device.return_value.attributes = attributes
     cuda.driver.occupancyMaxActiveBlocksPerMultiprocessor.return_value = 1
     cuda.get_elapsed_time.side_effect = itertools.count(0.001, 0.001)
@@ -263,6 +264,7 @@ def test_benchmark_of_the_fake(fake_cupy, monkeypatch, tmp_path, capsys):
     assert "two stages" in capsys.readouterr().out
     record = json.loads(path.read_text())
     assert [record[k] for k in ("device", "nvrtc", "multiprocessors")] == ["Fake", "12.9", 2]
+    assert (record["arch"], record["clock GHz"]) == ("sm_90", 1.755)
     rungs = {(one["pass"], one["dtype"], one["rung"]): one for one in record["measured"]}
     assert len(rungs) == len(record["measured"]) == 12 + 3 * 10
     failed = {key for key, one in rungs.items() if "failed" in one}

@@ -130,6 +130,8 @@ def test_occupancy_of_a_launch():
     assert full.kernel == "backward<32, 8, 4, 8, 2, IN_SHARED>" and full.spilled == 0
     assert full.resident == 2 and full.blocks == 512  # of 2 * 264: two full waves of 16 rows a warp
     assert full.bytes_in_flight == 2 * 8 * 2 * 1024 * 4
+    fewer = gpu.occupancy("backward", 65536, 1024, "sm_90", multiprocessors=114)  # on PCI Express
+    assert (fewer.resident, fewer.blocks) == (2, 456)  # two full waves of 228
     assert gpu.occupancy("forward", 8192, 1024, "sm_90").waves > 1
     on_a_t4 = gpu.occupancy("backward", 8192, 4096, "sm_75")
     assert on_a_t4.resident == 2 and on_a_t4.bytes_in_flight == 2 * 8 * 4096

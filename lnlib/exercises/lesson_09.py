@@ -7,6 +7,8 @@ from .registry import exercise
 
 HELD_CASES = {  # threads, registers, shared
     "registers decide": (128, 64, 500),
+    "registers of blocks with 16 warps": (512, 64, 100),
+    "registers of blocks with 8 warps": (256, 40, 100),
     "a warp's registers in units of 256": (128, 49, 100),
     "one unit more": (128, 55, 100),
     "three warps in four quarters": (96, 40, 4096),
@@ -31,6 +33,10 @@ HELD_CASES = {  # threads, registers, shared
         a warp's registers lie in one quarter; what is left over in the quarters does not add up.
     4 * (16384 // per_warp) // warps => 4 * (16384 // (per_warp * warps))
         a block's warps may lie in different quarters; here a whole block lies in one.
+    4 * (16384 // per_warp) // warps => 16384 // per_warp // -(-warps // 4)
+        a block's warps may lie in different quarters; here each quarter has its part of a block.
+    4 * (16384 // per_warp) // warps => 4 * (16384 // per_warp) // warps if warps <= 4 else 99
+        the registers of large blocks are missing; all blocks need registers.
     4 * (16384 // per_warp) // warps => 16384 // per_warp // warps  # one quarter; there are four.
     (shared + 1024) => shared  # a block takes 1024 bytes more than it asks for.
     -(-(shared + 1024) // 128) * 128 => (shared + 1024)  # shared memory comes in units of 128.
@@ -65,25 +71,25 @@ SCORE_CASES = {  # rows, D, multiprocessors, bandwidth, clock, share
 @mistakes("""
     numbers = rows * D => numbers = D  # one row; a multiprocessor holds several.
     numbers = rows * D => numbers = rows  # rows, not numbers: each row has D.
-    8 * numbers => 4 * numbers  # a number is read and written: 8 bytes, as in the copy.
-    8 * numbers => numbers  # numbers, not bytes: each moves 8.
+    moving = 8 => moving = 4  # a number is read and written: 8 bytes, as in the copy.
+    moving = 8 * numbers => moving = numbers  # numbers, not bytes: each moves 8.
     (bandwidth / multiprocessors) => bandwidth
         bandwidth is that of all multiprocessors; a round is of one, which has a part of it.
     (bandwidth / multiprocessors) => (bandwidth * multiprocessors)
         bandwidth is that of all multiprocessors; divide by their number.
-    1500 + 14 => 14  # the 1500 ns of each round are missing.
-    1500 + 14 * numbers / (128 * clock) => 1500  # the instructions are missing.
-    1500 + 14 => 1.5 + 14  # 1.5 µs; count in ns: 1500.
-    1500 + 14 => 1300 + 14  # the backward pass's wait; forward waits 1500 ns.
-    14 * numbers => 26 * numbers  # 26 are the backward pass's instructions; forward has 14.
-    14 * numbers => 14 * D  # the instructions of one row; a round has those of all its rows.
+    2500 + 18 => 18  # the 2500 ns of each round are missing.
+    2500 + 18 * numbers / (128 * clock) => 2500  # the instructions are missing.
+    2500 + 18 => 2.5 + 18  # 2.5 µs; count in ns: 2500.
+    2500 + 18 => 2100 + 18  # a T4's wait; here a round waits 2500 ns.
+    18 * numbers => 16 * numbers  # a T4's instructions; here a number has 18.
+    18 * numbers => 18 * D  # the instructions of one row; a round has those of all its rows.
     (128 * clock) => 128  # cycles, not ns; there are clock of them in a ns.
-    (128 * clock) => clock  # one instruction in a cycle; a multiprocessor issues 128.
+    (128 * clock) => clock  # one instruction in a cycle; a multiprocessor starts 128.
     (128 * clock) => (128 / clock)  # clock is cycles per ns: the more, the shorter the wait.
     share * wait => wait  # all of the wait; only the share costs time.
     share * wait => (1 - share) * wait  # the share that is hidden.
-    share * wait => share * 1500 + wait - 1500
-        the share of the 1500 ns only; the instructions are part of the wait, too.
+    share * wait => share * 2500 + wait - 2500
+        the share of the 2500 ns only; the instructions are part of the wait, too.
     moving / (moving + share * wait) => (moving + share * wait) / moving
         the kernel's time divided by the copy's; the score is the inverse.
     moving / (moving + share * wait) => moving / (share * wait)
@@ -95,5 +101,5 @@ def predicted_score(rows, D, multiprocessors, bandwidth, clock, share):
     """Return the score of a forward pass in float32."""
     numbers = rows * D  # of a multiprocessor's round
     moving = 8 * numbers / (bandwidth / multiprocessors)  # ns
-    wait = 1500 + 14 * numbers / (128 * clock)
+    wait = 2500 + 18 * numbers / (128 * clock)
     return moving / (moving + share * wait)

@@ -118,6 +118,8 @@ def describe_gpu(cupy):
     properties = runtime.getDeviceProperties(runtime.getDevice())
     return {
         "device": properties["name"].decode(),
+        "arch": f"sm_{properties['major']}{properties['minor']}",
+        "clock GHz": cupy.cuda.Device().attributes["ClockRate"] / 1e6,  # the highest
         "multiprocessors": properties["multiProcessorCount"],
         "L2 bytes": properties["l2CacheSize"],
         "driver": runtime.driverGetVersion(),

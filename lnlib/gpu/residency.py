@@ -115,7 +115,7 @@ def resident_blocks(arch, threads, registers, shared_bytes=0):
     return fitting[limited_by], limited_by
 
 
-def occupancy(kernel, rows, D, arch="sm_90"):
+def occupancy(kernel, rows, D, arch="sm_90", multiprocessors=None):
     """Say how a launch on float32 would fill a GPU; the kernel is compiled, but no GPU is needed.
 
     Parameters
@@ -126,6 +126,8 @@ def occupancy(kernel, rows, D, arch="sm_90"):
     rows, D : int
     arch : str
         "sm_70", "sm_75", ...
+    multiprocessors : int, optional
+        Of the GPU; by default of the one that LIMITS names. Cards of one architecture differ.
 
     Returns
     -------
@@ -144,7 +146,7 @@ def occupancy(kernel, rows, D, arch="sm_90"):
     compiled = nvrtc.compile(arch, [chosen.expression])[chosen.expression]
     shared = compiled.shared + chosen.shared_bytes
     resident, limited_by = resident_blocks(arch, chosen.threads, compiled.registers, shared)
-    at_a_time = resident * limits.multiprocessors
+    at_a_time = resident * (multiprocessors or limits.multiprocessors)
     blocks, _ = grid(chosen, rows, D, width, at_a_time)
     arrays = 1 if chosen.kernel.startswith("forward") else 2  # x; x and dy
     in_flight = resident * _floats_asked(chosen, D, width) * 4 * arrays
