@@ -458,8 +458,9 @@ def growth(sizes, timed, single):
     fig, ax = plt.subplots(figsize=(7.2, 5))
     for (axis, seconds), other, marker in zip(timed.items(), "DN", "os"):
         ax.loglog(sizes, np.multiply(seconds, 1e3), marker + "-", label=f"{axis} ({other} = 128)")
-    least = min(seconds[-1] for seconds in timed.values())
-    ax.loglog(sizes, least * 1e3 * sizes / sizes[-1] / 3, "--", c=GREY, label="slope 1")
+    right = sizes[-3:]
+    least = min(seconds[-1] for seconds in timed.values()) * 1e3 / right[-1]
+    ax.loglog(right, least * right / 1.8, "--", c=GREY, label="slope 1")
     ax.axhline(single * 1e3, c=BLACK, ls=":", label="for a single number")
     ax.set(xlabel="N or D", ylabel="forward + backward (ms)", ylim=(single * 300, None))
     ax.set_title("How does the textbook's time grow?")
@@ -524,14 +525,14 @@ def _mark_caches(ax):
 def under_the_roof(points, memory, arithmetic):
     """Draw {program: (FLOP per byte, GFLOP/s)} under memory's band and arithmetic's level roof.
 
-    memory is {loop: GB/s}, arithmetic in GFLOP/s. With one loop the roof says its numbers.
+    memory is {loop: GB/s}, arithmetic in GFLOP/s: of multiply-adds, if there are several loops.
     """
     look = {  # marker, colour, and where the name stands
-        "textbook": ("o", BLUE, (15, 4)),
-        "reference": ("^", RED, (15, -22)),
+        "textbook": ("o", BLUE, (15, -6)),
+        "reference": ("^", RED, (-12, -6)),
         "blocked": ("s", GREEN, (15, -6)),
-        "compiled": ("D", PURPLE, (15, -8)),
-        "perfect kernel": ("*", BLACK, (-24, 14)),
+        "compiled": ("D", PURPLE, (10, -22)),
+        "fused, at copy pace": ("*", BLACK, (-24, 10)),
         "layer": ("o", BLUE, (15, -14)),
         "product": ("s", GREEN, (-6, -28)),
     }
@@ -539,32 +540,34 @@ def under_the_roof(points, memory, arithmetic):
     _, ax = plt.subplots(figsize=(7.2, 6 if measured else 4.6))
     slowest, fastest = min(memory, key=memory.get), max(memory, key=memory.get)
     corner = arithmetic / memory[fastest]
-    most = max(2.5 * arithmetic / memory[slowest], *(at for at, _ in points.values()))
-    intensity = np.geomspace(0.06, 1.1 * most, 400)
+    least, most = (0.022, max(2.5 * corner, 8)) if measured else (0.06, 400)
+    intensity = np.geomspace(least, most, 400)
     low, high = (roofline(intensity, memory[name], arithmetic) for name in (slowest, fastest))
     ax.fill_between(intensity, low, high, color=SKY, alpha=0.5, lw=0)
     ax.loglog(intensity, high, color=BLUE, lw=2)
-    ax.plot([corner, corner], [arithmetic, 2.4 * arithmetic], ":", color=GREY, lw=2)
-    for side, word in (("right", "memory-bound  "), ("left", "  compute-bound")):
-        ax.text(corner, 1.02, word, ha=side, transform=ax.get_xaxis_transform())
     if measured:
-        words = f"band: memory,\nfrom {slowest} (slowest)\nto {fastest} (fastest)"
-        ax.text(0.98, 0.04, words, ha="right", transform=ax.transAxes)
-        roof = "matrix product"
+        ax.plot([corner / 2, most], [arithmetic / 2] * 2, ":", color=BLUE, lw=2.5)
+        for height, word in ((arithmetic, "multiply-adds"), (arithmetic / 2, "additions")):
+            ax.text(most, 1.07 * height, word, ha="right")
+        words = "band: memory,\nfrom {}, {:.0f} GB/s,\nto {}, {:.0f} GB/s"
+        ends = slowest, memory[slowest], fastest, memory[fastest]
+        ax.text(0.98, 0.04, words.format(*ends), ha="right", transform=ax.transAxes)
     else:
+        ax.plot([corner, corner], [arithmetic, 2.4 * arithmetic], ":", color=GREY, lw=2)
+        for side, word in (("right", "bytes set the limit  "), ("left", "  FLOPs set the limit")):
+            ax.text(corner, 1.02, word, ha=side, transform=ax.get_xaxis_transform())
         ax.text(0.42, 0.6 * memory[fastest], f"{memory[fastest]} GB/s", ha="right")
-        roof = f"{arithmetic} GFLOP/s"
-    ax.text(most, 1.15 * arithmetic, roof, ha="right")
+        ax.text(10, 1.15 * arithmetic, f"{arithmetic} GFLOP/s")
     for name, at in points.items():
         marker, color, offset = look[name]
         ax.plot(*at, marker, ms=20 if marker == "*" else 13, color=color, zorder=3)
         style = {"color": color, "ha": "left" if offset[0] > 0 else "right"}
         style |= {"fontsize": 16, "fontweight": "bold"}
-        ax.annotate(name, at, offset, textcoords="offset points", **style)
+        ax.annotate(name.replace(", ", ",\n"), at, offset, textcoords="offset points", **style)
     ax.set_ylim(0.5 * min(rate for _, rate in points.values()), 2.4 * arithmetic)
     ax.set(xlabel="arithmetic intensity (FLOP per byte)", ylabel="GFLOP per second")
     title = "Who comes near the roof?" if measured else "How fast can each program be?"
-    ax.set_title(title, pad=26)
+    ax.set_title(title, pad=10 if measured else 26)
     plt.show()
 
 

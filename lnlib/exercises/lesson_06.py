@@ -17,7 +17,7 @@ COST_CASES = {
 COST_TERMS = Terms("1", "N * D; N * D * itemsize; N; N * itemsize; N * D * 4")
 
 
-@exercise("flops nbytes", COST_CASES, terms=COST_TERMS)
+@exercise("flops counted moved", COST_CASES, terms=COST_TERMS)
 @mistakes("""
     flops * N => 9 * N  # 2 too many. That is the textbook's count: no second mean hides here.
     flops * N => 6 * N  # 1 is missing. Did you count the product x * x, and the sums of both means?
@@ -32,12 +32,17 @@ COST_TERMS = Terms("1", "N * D; N * D * itemsize; N; N * itemsize; N * D * 4")
     values * N => 7 * N  # only what is read; each operation also writes its result.
     values * N => 5 * N  # only what is written; each operation also reads its operands.
     values * N => 2 * N  # that is one kernel's. NumPy finishes one operation before the next.
+    (values + anew) => values  # without write-allocate: what is written to must be read, too.
+    (values + anew) => 16  # 1 is missing. x * x also writes an array.
+    (values + anew) => 20  # that is the textbook's. No second mean hides here.
+    (values + anew) * N * D => (values + anew)  # for one element: multiply by N * D.
 """)
 def cost_of_one_pass(N, D, itemsize):
-    """Return FLOPs and bytes moved by one_pass_forward for x of shape (N, D)."""
+    """Return FLOPs, bytes counted and bytes moved by one_pass_forward for x of shape (N, D)."""
     flops = 1 + 2 + 2 + 2  # mean; x * x and its mean; subtract and scale; gain and shift
     values = 1 + (2 + 1) + (2 + 2) + (2 + 2)
-    return flops * N * D, values * N * D * itemsize
+    anew = 1 + 2 + 2  # arrays that are written: with write-allocate each is read, too
+    return flops * N * D, values * N * D * itemsize, (values + anew) * N * D * itemsize
 
 
 PASSES, BYTES = np.array([[4.1e9, 0.0, 6.3e8, 2.9e10], [2.3e8, 7.7e8, 9.1e8, 4.4e7]])
@@ -98,6 +103,7 @@ def _judge_counts(function):
     counts = f"{values:.0f} values per element move, and the peak is {held:.1f} arrays"
     if values > MOST_VALUES + 0.5:
         question = "Which arrays are written only to be summed, or to be copied?"
+        question += " (In blocks of rows, each of them counts as well.)"
     elif held > MOST_HELD + 0.3:
         question = "Which result can be written over an array that you have made?"
     else:
