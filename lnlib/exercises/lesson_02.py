@@ -42,6 +42,8 @@ FORWARD_TERMS = Terms(
     np.mean(xc**2 => np.mean(x**2  # the mean of x**2, not the variance: centre before you square.
     np.mean(xc**2 => np.mean(np.abs(xc)  # mean(abs(xc)) is no variance: square xc, then the mean.
     xc * rstd => x * rstd  # x is divided, but not centred: subtract the mean.
+    beta, x_hat => beta, gamma * x_hat
+        this is gamma * x_hat: return x_hat as it is before gamma multiplies it.
     beta, x_hat => beta, xc  # this is x - mean(x), before it is multiplied by rstd.
 """)
 @mistakes(eps_slips("var"))
@@ -80,6 +82,8 @@ FROM_Y = """
     (y - beta) / gamma => y / gamma - beta  # beta was added last, so take it off first.
     y - beta => y + beta  # x_hat is (y + beta) / gamma here: the sign of beta.
     / gamma => * gamma  # x_hat is (y - beta) * gamma here: divide by gamma.
+    (y - beta) / gamma => (y - beta) * rstd
+        rstd is in y already: to undo the product with gamma, divide by gamma.
     (y - beta) / gamma => gamma / (y - beta)  # x_hat is upside down here: (y - beta) / gamma.
     (y - beta) / gamma => (y - y.mean(axis=-1, keepdims=True)) * rstd
         y is normalised as if it were x: undo the last line of the forward pass instead.
@@ -124,6 +128,9 @@ PRENORM_TERMS = Terms(
         the way past the layer does not touch beta: only dx gets a second part.
     dz + dx => 1 + dx  # the derivative of x is 1, but the gradient of the loss there is dz.
     dz + dx => dz * dx  # the gradients of the two ways add up, they do not multiply.
+    dz + dx => dz * (1 + dx)  # "
+    return dz + dx, dgamma, dbeta => return layer_norm_backward(dz + dx, cache)
+        the layer is passed twice: dz goes back through it once, and then dz is added.
     dz + dx => cache.x_hat + dx  # past the layer flows the gradient dz, not the value x_hat.
     dz + dx => cache.x_hat + dz + dx  # x_hat is a value: add up the two gradients, and no value.
     dz + dx => dz.sum() + dx  # dz is summed; past the layer each entry goes to its own x.
@@ -168,6 +175,8 @@ def _padded_cases():
         rows that do not count are used, too: choose the rows by keep.
     return dx, dgamma, dbeta => return dx, np.nansum(dy * x_hat, axis=(0, 1)), dbeta  # "
     return dx, dgamma, dbeta => return dx, np.nan_to_num((dy * x_hat).sum(axis=(0, 1))), dbeta  # "
+    return dx, dgamma, => return dx, np.nan_to_num((dy * keep[..., None] * x_hat).sum(axis=(0, 1))),
+        the sum was NaN already when NaN became 0: leave the rows out before the sum.
     return dx, dgamma, dbeta => return dx, dgamma, dy.sum(axis=(0, 1))
         summed over all rows; add up those that count.
     return dx, dgamma, dbeta => return dx, (dy * x_hat).sum(axis=(0, 1)), dbeta  # "
