@@ -20,9 +20,6 @@ constexpr long W = 4;
 constexpr long W = 4;
 #define STREAM(p, v) (*(Wide *)(p) = (v))
 #endif
-#ifndef FETCH // ask for memory that is needed soon
-#define FETCH(p) __builtin_prefetch(p)
-#endif
 typedef float Wide __attribute__((vector_size(4 * W), aligned(4), may_alias));
 
 static inline Wide load(const float *p, Wide) { return *(const Wide *)p; }
@@ -104,7 +101,6 @@ extern "C" void forward(const float *x, const float *gamma, const float *beta,
     float lo = rest, r = 1 / sqrt(var + 1e-5);
     mean[n] = m, mean_lo[n] = lo, rstd[n] = r;
     each(D, [&](long d, int, auto kind) {
-      FETCH(x + D + d); // the next row
       auto x_hat = ((load(x + d, kind) - m) - lo) * r;
       auto gain = load(gamma + d, kind), shift = load(beta + d, kind);
       store(y + d, x_hat * gain + shift, stream);
@@ -140,8 +136,6 @@ extern "C" void backward(const float *dy, const float *x, const float *gamma, co
     each(D, add_up, g_sum, g_xc);
     float level = r * (g_sum.total / D), slope = r * (r * (r * (g_xc.total / D)));
     each(D, [&](long d, int, auto kind) {
-      FETCH(x + D + d);
-      FETCH(dy + D + d);
       store(dx + d, r * g(d, kind) - level - slope * xc(d, kind), stream);
     });
     if (n % 16 == 15 || n == N - 1) {
