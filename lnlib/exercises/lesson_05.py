@@ -98,8 +98,20 @@ def _judge_width(function):
     if np.mean(function(x) == right) > 0.9:
         return (
             "Right numbers, but by a wider type inside; for float64 rows there may be none. "
-            "Stay in the dtype of x."
+            "Stay in the dtype of x: cast a mean in float64 back to it before you subtract."
         )
+
+
+def _centred_once_in_float64(x):
+    _, exponent = np.frexp(np.abs(x).max(axis=-1, keepdims=True))  # (B, T, 1)
+    wide = np.ldexp(x, -exponent).astype(np.float64)  # (B, T, D)
+    xc = (wide - wide.mean(axis=-1, keepdims=True)).astype(x.dtype)  # (B, T, D)
+    return xc / np.sqrt(np.mean(xc * xc, axis=-1, keepdims=True))
+
+
+WIDE_MEAN = (
+    "centred once, with a float64 mean: it is no wider than float64 rows. Centre a second time."
+)
 
 
 @exercise("x_hat", _size_cases, widen=True, rtol=5e-6, judge=_judge_width)
@@ -126,6 +138,7 @@ def _judge_width(function):
     np.mean(xc * xc, axis=-1, keepdims=True) => np.mean(xc * xc, axis=-1, keepdims=True) + 1e-5
         "
 """)
+@mistakes([(WIDE_MEAN, _centred_once_in_float64)])
 def robust_x_hat(x):
     """Return x_hat (B, T, D), in the dtype of x, for rows of any size and offset."""
     _, exponent = np.frexp(np.abs(x).max(axis=-1, keepdims=True))  # (B, T, 1)
