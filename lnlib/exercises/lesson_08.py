@@ -10,7 +10,7 @@ from ..gpu import read_source
 from ..gpu.listing import function_source
 from ..layernorm import layer_norm_forward
 from .data import layer
-from .kernels import TEMPLATES, Trial, code_of, source_of
+from .kernels import EMULATOR_HINTS, TEMPLATES, Trial, code_of, source_of
 from .registry import exercise
 
 THREAD_CASES = {
@@ -201,7 +201,17 @@ def _judge_sums(function):
     total = _sums_trial(values, 1, WHICH_BARRIER).run(source)["total"]
     if not np.allclose(total, values.sum(axis=1, keepdims=True), rtol=1e-4):
         return f"Right for {THREADS} threads, but not for {THREADS // 2}: use THREADS."
-    barriers = code_of(source).count("__syncthreads")
+    code = code_of(source)
+    apart = code.replace("__syncthreads", "\n__syncthreads")  # barriers in one line count as one
+    try:
+        if "#" not in code:
+            _sums_trial(VALUES, 1, STUCK).run(apart)
+    except BadResult:
+        return (
+            "The sum is right here, but some threads wait at one barrier and the rest at another, "
+            "as in if and else. CUDA forbids this: one barrier after both serves all threads."
+        )
+    barriers = code.count("__syncthreads")
     return Score(f"128 threads and 64, in three orders, with {barriers} barriers in the text.")
 
 
@@ -250,15 +260,24 @@ def _residual(D=1000):
     return dict(zip(("a", "b", "gamma", "beta"), (x.astype(np.float32) for x in arrays)))
 
 
+def _residual_sum(D=1000):
+    return _residual(D)["a"] + _residual(D)["b"]
+
+
 def _residual_trial(threads=64, D=1000):
     """Return a launch of `_residual_kernel`."""
     (before, after), inputs = _residual_kernel(), _residual(D)
     rows = len(inputs["a"])
     outputs = {"s": (rows, D), "y": (rows, D), "mean": (rows, 1), "mean_lo": (rows, 1)}
     numbers = {"eps": np.float32(1e-5), "one_over_D": np.float32(1 / D)}
+    hints = {
+        r"\bs\[\d+\]: thread.*no barrier": (
+            "Two threads write one place. Vector i of the row belongs at start + i"
+        )
+    }
     return Trial(
         f"add_forward{TEMPLATES[threads]}", rows, threads, inputs, outputs | {"rstd": (rows, 1)},
-        numbers | {"rows": np.int64(rows), "D": np.int32(D)}, before, after,
+        numbers | {"rows": np.int64(rows), "D": np.int32(D)}, before, after, hints | EMULATOR_HINTS,
     )  # fmt: skip
 
 
@@ -312,7 +331,7 @@ def _problem_of_other_sizes(source):
         (32, 250, "32 threads with 8 vectors of 1: use THREADS, VECTORS and WIDTH"),
         (64, 100, "rows of 100, where threads are left over: fill their row with zero too"),
     ):
-        s = _residual(D)["a"] + _residual(D)["b"]
+        s = _residual_sum(D)
         mine, right = _residual_trial(threads, D).run(source), {"s": s, "y": _normalised(s, D)}
         if not all(np.allclose(mine[name], right[name], atol=1e-4) for name in right):
             return f"Right for 64 threads with 4 vectors of 4 and rows of 1000, but not for {why}."
@@ -320,8 +339,13 @@ def _problem_of_other_sizes(source):
 
 def _run_residual(function):
     def run():
-        results = _residual_trial().run(source_of(function(), "load_sum"))
-        return results["s"], results["y"]
+        source = source_of(function(), "load_sum")
+        results = _residual_trial().run(source)
+        s, code = results["s"], code_of(source)
+        filled = re.search(r"\bother\s*\)|\bother\b[^;=]*[^=!<>+]=[^=]", code)
+        if re.search(r"\bother\s*\[", code) and not filled and not np.allclose(s, _residual_sum()):
+            raise BadResult("never fills other: load b into other, and a into row")
+        return s, results["y"]
 
     return run
 
@@ -329,13 +353,14 @@ def _run_residual(function):
 @exercise("s y", {"five rows of 1000": ()}, rtol=1e-5, prepare=_run_residual, judge=_judge_residual)
 @mistakes("""
     return s => return np.nan * s
-        only NaN: nobody writes it, or what += adds to, and registers, never got a value.
+        only NaN: nothing was written to s, or what was written comes from registers that were
+        never filled.
     s = a + b => s = a  # b is not added.
     s = a + b => s = b  # a is not added.
     _normalised(s) => _in_chunks(s)
         a chunk of vectors for each thread. Thread t must hold vectors t, t + THREADS, ...
     _normalised(s) => _normalised(a)  # made from a alone: the sum must stay in row.
-    _normalised(s) => np.nan * s  # row, its padding (zero) or your registers: nobody fills them.
+    _normalised(s) => np.nan * s  # only NaN: row, or its padding, was never filled.
     return s => return np.where(np.arange(1000) < 256, s, np.nan)  # each thread writes one vector.
     a + b => a + a  # a is added twice, and b not at all.
 """)
