@@ -29,22 +29,23 @@ What it reports, with the threads and the lines: an access outside of an array, 
 that is not aligned; a race between the threads of a block, or between blocks that no atomic and
 fence order, in arrays, shared memory and __device__ variables; a write where another thread has
 read; __ldg of what a thread of the kernel writes; a barrier or a shuffle that some threads do not
-reach; more threads than __launch_bounds__ allows; a call of a function without __device__; shared
-memory beyond the limits of sm_90; a thread that never ends. If blocks wait for the last of them,
-the kernel is run again with the blocks in the opposite order, so that a last block which is known
-by its number is found out. Shared memory that nobody has written holds NaN, and registers hold NaN
-or huge numbers. With flush=True, float32 numbers below 2**-126 count as zero in arithmetic, as with
--ftz=true on a GPU. It also counts what a kernel asks of memory: see `Traffic`.
+reach, though they have not ended; more threads than __launch_bounds__ allows; a call of a function
+without __device__; shared memory beyond the limits of sm_90; a thread that never ends. If blocks
+wait for the last of them, the kernel is run again with the blocks in the opposite order, so that a
+last block which is known by its number is found out. Shared memory that nobody has written holds
+NaN, and registers hold NaN or huge numbers. With flush=True, float32 numbers below 2**-126 count as
+zero in arithmetic, as with -ftz=true on a GPU. It also counts what a kernel asks of memory: see
+`Traffic`.
 
 What it does not check: how long anything takes. It knows blocks and grids of one dimension and
 warps that run in any order, but not several blocks that run at a time. sqrtf and the like are those
 of the CPU; flush=True flushes float64 below 2**-1022, too. Of the reads of one number it remembers
 those of two threads in the latest block and one in another block. A thread may write what only it
-has read by __ldg before. That __restrict__ is true is not checked; nor is an index by a pointer
-into a __device__ array. Constructors need no __device__ here. Blocks listen to each other through
-one integer: what a block has heard from a third one does not count as said. A volatile access is an
-access like any other. CUDA that the emulator does not know raises `Unsupported`, which does not
-mean that the kernel is wrong.
+has read by __ldg before. Two barriers in one line count as one. That __restrict__ is true is not
+checked; nor is an index by a pointer into a __device__ array. Constructors need no __device__ here.
+Blocks listen to each other through one integer: what a block has heard from a third one does not
+count as said. A volatile access is an access like any other. CUDA that the emulator does not know
+raises `Unsupported`, which does not mean that the kernel is wrong.
 
 It needs NumPy, and Linux or macOS. `status` says what is missing. What is compiled is kept until
 Python ends. If the variable CUDA_EMULATOR_FOLDER of the environment names a folder, it is kept
