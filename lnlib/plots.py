@@ -608,7 +608,7 @@ def band(ax, x, values, label, marker, color):
     ax.plot(x, np.median(values, axis=1), marker + "-", color=color, label=label)
 
 
-def trained_bugs(panels, names, within, last, low=75):
+def trained_bugs(panels, names, within, last):
     """Draw, for lesson 11, the test accuracies of the networks that were trained with each bug.
 
     Parameters
@@ -622,68 +622,51 @@ def trained_bugs(panels, names, within, last, low=75):
         A row is green if its median is at most so many points below that of "right".
     last : str
         The name of a bug that stops with an error, for the last row.
-    low : float
-        Where the axis begins; what lies below stands there, hollow, with its median as a number.
     """
-    fig, axes = plt.subplots(1, len(panels), figsize=(7.4, 6.8), sharey=True)
+    fig, axes = plt.subplots(1, len(panels), figsize=(7.4, 6.6), sharey=True)
     for ax, (title, (found, rates)) in zip(axes, panels.items()):
         limit = np.median(found["right"]) - within
-        ax.axvspan(limit, 100, color=GREEN, alpha=0.2, lw=0)
-        ax.axvline(limit, color=GREEN, lw=1.5)
-        ax.text(limit, len(names) + 0.5, f" {limit:.0f} %", va="center", color=GREEN, fontsize=13)
+        ax.axvspan(limit, 100, color=GREEN, alpha=0.25, lw=0)
         ax.axhline(0.5, color=GREY, lw=1)
         for k, name in enumerate(names):
-            middle = np.median(found[name])
+            seeds, middle = found[name], np.median(found[name])
             marker, color = ("o", GREEN) if middle >= limit else ("s", RED)
-            look = {"marker": marker, "color": color, "ls": "", "clip_on": False}
-            if middle < low:
-                ax.plot(low, k, ms=8.5, mfc="white", mew=1.5, **look)
-                ax.text(low + 1.2, k, f"{middle:.0f}", va="center", fontsize=12, color=color)
-            else:
-                rows = k + np.linspace(-0.3, 0.3, len(found[name]))  # one height for each seed
-                for x, row in zip(np.sort(found[name]), rows):
-                    face = "white" if x < low else color
-                    ax.plot(max(x, low), row, ms=4.5, mfc=face, **look)
-                ax.plot(middle, k, ms=8.5, mec="white", mew=0.5, **look)
+            ax.plot([min(seeds), max(seeds)], [k, k], color=color, lw=3, alpha=0.45, clip_on=False)
+            ax.plot(middle, k, marker, ms=8, color=color, mec="white", mew=0.5, clip_on=False)
             rate = np.format_float_positional(rates[name], trim="-")
-            ax.text(101, k, rate, va="center", fontsize=12)
-        ax.text(101, -1, "rate", va="center", fontsize=12)
-        ax.set(xlim=(low, 100), xticks=[80, 90, 100], xlabel="test accuracy (%)", title=title)
-        ax.text(low + 1.2, len(names), "error", va="center", fontsize=12)
-        ax.set_ylim(len(names) + 0.9, -0.6)
+            ax.text(104, k, rate, va="center", fontsize=12)
+        ax.text(104, -1, "rate", va="center", fontsize=12)
+        ax.set(xlim=(0, 100), xticks=[0, 50, 100], xlabel="test accuracy (%)", title=title)
+        ax.text(4, len(names), "error", va="center", fontsize=12)
+        ax.set_ylim(len(names) + 0.6, -0.6)
     axes[0].set_yticks(range(len(names) + 1), [*names, last])
     return fig, axes
 
 
-def drift_and_loss(points, rates, line):
-    """Draw, for lesson 11, how much a bug costs against how far it has made the weights drift.
+def loss_ratios(panels, rates, looks, line):
+    """Draw, for lesson 11, by how much a bug raises the loss, at each learning rate.
 
     Parameters
     ----------
-    points : dict of str to tuple
-        A label -> (marker, color, drifts, ratios); drifts in percent, (rates, seeds) each.
+    panels : dict of str to dict
+        A title -> {label: the ratios, (rates, seeds)}.
     rates : sequence of float
-        The learning rates, written beside the medians of those that drift.
+        The learning rates.
+    looks : dict of str to tuple
+        A label -> (marker, color).
     line : str
         What the ratio 1 means.
     """
-    fig, ax = plt.subplots(figsize=(7.4, 4.8))
-    ax.axhline(1, color=GREY, ls=":")
-    ax.text(60, 0.93, line, ha="right", va="top", color=GREY, fontsize=12)
-    for label, (marker, color, drifts, ratios) in points.items():
-        ax.plot(drifts.ravel(), ratios.ravel(), marker, color=color, ms=4, alpha=0.5)
-        middles = np.median(drifts, axis=1), np.median(ratios, axis=1)  # (rates,) each
-        ax.plot(*middles, marker, color=color, ms=9, mec="white", label=label)
-        if middles[0].max() > 1:  # above and below in turn, so that they stand apart
-            for k, i in enumerate(np.argsort(middles[0])):
-                at, offset = (middles[0][i], middles[1][i]), (0, 13 if k % 2 else -15)
-                style = {"color": color, "ha": "center", "va": "center", "weight": "bold"}
-                ax.annotate(f"{rates[i]:g}", at, offset, textcoords="offset points", **style)
-    ax.set(yscale="log", xlim=(-2, 65), xlabel="drift after 30 epochs (%)")
-    ax.set(
-        ylabel="loss, divided by that\nof the right gradient", title="Does the drift do the harm?"
-    )
-    ax.set_yticks([0.3, 1, 3, 10, 30], ["0.3", "1", "3", "10", "30"])
-    ax.minorticks_off()
-    ax.legend(loc="upper left")
-    return fig, ax
+    fig, axes = plt.subplots(1, len(panels), figsize=(7.4, 4.2), sharey=True)
+    for ax, (title, series) in zip(axes, panels.items()):
+        ax.axhline(1, color=GREY, ls=":", label=line)
+        for label, ratios in series.items():
+            band(ax, rates, ratios, label, *looks[label])
+        ax.set(xscale="log", yscale="log", title=title, xlabel="learning rate")
+        ax.set_xlim(rates[0] / 1.2, rates[-1] * 1.2)
+        ax.set_xticks(rates, [f"{rate:g}" for rate in rates])
+        ax.set_yticks([0.3, 1, 3, 10, 30], ["0.3", "1", "3", "10", "30"])
+        ax.minorticks_off()
+    axes[0].set_ylabel("loss, divided by that\nof the right gradient")
+    fig.legend(*axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=3)
+    return fig, axes
