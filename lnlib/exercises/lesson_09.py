@@ -71,7 +71,7 @@ SCORE_CASES = {  # rows, D, multiprocessors, bandwidth, clock, share
 @exercise("score", SCORE_CASES)
 @mistakes("""
     numbers = rows * D => numbers = D
-        one row's; or 2500 ns for each row. A round has several rows, and they wait together, once.
+        one row, or 2500 ns for each row; a round has several rows, which wait together, once.
     numbers = rows * D => numbers = rows  # rows, not numbers: each row has D.
     moving = 8 => moving = 4  # a number is read and written: 8 bytes, as in the copy.
     moving = 8 * numbers => moving = numbers  # numbers, not bytes: each moves 8.
