@@ -64,12 +64,14 @@ SCORE_CASES = {  # rows, D, multiprocessors, bandwidth, clock, share
     "a band of shares": (20, 1024, 108, 1555.0, 1.41, np.array([0.5, 0.25])),
     "two long rows": (2, 16_384, 84, 696.0, 1.74, 0.3),
     "one short row": (1, 768, 42, 360.0, 1.32, 0.7),
+    "the H200's band": (8, 4096, 132, 4800.0, 1.98, np.array([0.5, 0.1])),
 }
 
 
 @exercise("score", SCORE_CASES)
 @mistakes("""
-    numbers = rows * D => numbers = D  # one row; a multiprocessor holds several.
+    numbers = rows * D => numbers = D
+        one row, or 2500 ns for each row; a round has several rows, which wait together, once.
     numbers = rows * D => numbers = rows  # rows, not numbers: each row has D.
     moving = 8 => moving = 4  # a number is read and written: 8 bytes, as in the copy.
     moving = 8 * numbers => moving = numbers  # numbers, not bytes: each moves 8.
@@ -82,6 +84,8 @@ SCORE_CASES = {  # rows, D, multiprocessors, bandwidth, clock, share
     2500 + 18 => 2.5 + 18  # 2.5 µs; count in ns: 2500.
     2500 + 18 => 2100 + 18  # a T4's wait; here a round waits 2500 ns.
     18 * numbers => 16 * numbers  # a T4's instructions; here a number has 18.
+    18 * numbers => 18 * numbers * multiprocessors
+        the instructions of the whole GPU; a round is of one multiprocessor.
     18 * numbers => 18 * D  # the instructions of one row; a round has those of all its rows.
     (128 * clock) => 128  # cycles, not ns; there are clock of them in a ns.
     (128 * clock) => clock  # one instruction in a cycle; a multiprocessor starts 128.
