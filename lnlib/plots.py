@@ -428,11 +428,13 @@ def errors_of_y(offsets, textbook, recentred, storing, by_row):
 def waterfall(bits, lines, inputs, forward, title, before=None):
     """Draw correct bits, (lines, inputs), line by line, as a shaded table.
 
-    The first `forward` lines are those of the forward pass. Cells below 18 bits are dark. Where
-    more than one bit has changed since `before`, an arrow leads from the old number to the new.
+    The first `forward` lines are those of the forward pass. Cells below 18 bits are dark, with
+    white numbers. Where more than one bit has changed since `before`, an arrow leads from the old
+    number to the new.
     """
     fig, ax = plt.subplots(figsize=(7.5, 6.6))
-    ax.imshow(bits, cmap="Blues_r", vmin=6, vmax=26, aspect="auto")
+    shade = np.where(np.asarray(bits) < 18, np.asarray(bits) / 2, bits)  # nothing in between
+    ax.imshow(shade, cmap="Blues_r", vmin=2, vmax=26, aspect="auto")
     for (line, column), number in np.ndenumerate(bits):
         old = number if before is None else before[line, column]
         arrow = f"{old:.0f} → " if abs(old - number) > 1.5 else ""
@@ -442,6 +444,8 @@ def waterfall(bits, lines, inputs, forward, title, before=None):
     for edge in range(1, len(inputs)):
         ax.axvline(edge - 0.5, color="white", lw=2)
     ax.axhline(forward - 0.5, color=BLACK, lw=2)
+    for name, middle in ("forward", forward / 2), ("backward", (forward + len(lines)) / 2):
+        ax.text(len(inputs) - 0.42, middle - 0.5, name, rotation=270, va="center", fontsize=14)
     ax.set_xticks(range(len(inputs)), inputs)
     ax.set_yticks(range(len(lines)), lines)
     ax.tick_params(length=0)

@@ -24,8 +24,8 @@ def _judge_compensation(function):
     if function(values)[0] == 1:
         return (
             "The numbers are right, but by a wider type, by another order of the rows, or by more "
-            "compensation than asked. Add row by row, in the dtype of values, with one overshoot: "
-            "for float64 rows many machines have nothing wider."
+            "compensation than asked. Add row by row, in the dtype of values, with one overshoot. "
+            "A common cause: np.zeros makes float64, unless it gets dtype=values.dtype."
         )
     values = np.random.default_rng(42).uniform(0.5, 1, (256, 1000)).astype(np.float32)
     off = units_off(function(values), values.sum(axis=0, dtype=np.float64))
