@@ -29,6 +29,8 @@ THREAD_CASES = {
         one chunk for each thread: neighbours read far apart (uncoalesced, slow).
     return [ => return [*range(thread * (D // threads), (thread + 1) * (D // threads))]; [
         a chunk of columns for each thread: that is the lower strip. Here thread t loads vector t.
+    return [ => return [*range(thread * D // threads, (thread + 1) * D // threads)]; [
+        a chunk of columns for each thread: that is the lower strip. Here thread t loads vector t.
     return [ => return [k + j for k in range(thread, D, threads * width) for j in range(width)]; [
         thread 25 begins at column 100: a vector has width columns.
     return [ => return [k + j for k in range(thread * width, D, threads) for j in range(width)]; [
@@ -90,7 +92,10 @@ def _judge_normalised(function):
             f"Right for rows with a mean near 1. For a mean of 400 it is off by {error.max():.0e}: "
             "differences of squares lose their digits there (lesson 04). Centre before you square."
         )
-    return Score("In three orders of the lanes, and also for rows with a mean of 400.")
+    score = "In three orders of the lanes, and also for rows with a mean of 400."
+    if "__shared__" in code_of(function()):
+        score += " Inside a warp the shuffles of section 4 need no shared memory."
+    return Score(score)
 
 
 def _lanes(values, *steps, partner=np.bitwise_xor, send_first=False):
@@ -115,6 +120,8 @@ def _lanes(values, *steps, partner=np.bitwise_xor, send_first=False):
     16) => 16, send_first=True)  # each step must send the sum so far, not its first value.
     1, 2, 4, 8, 16 => 16, 8, 4, 2, 1, partner=np.add  # lane 0 alone has the sums (down from 16).
     16) => 16, partner=np.add)  # lane 0 alone has the sums: shuffles down hand them down.
+    16) => 16, partner=lambda lanes, bits: 0 * lanes + bits)
+        every lane reads lane number bits. Pass bits alone: the GPU works out the lane from it.
     16) => 16, partner=np.subtract)  # lane 31 alone has the sums: shuffles up hand them up.
     1, 2, 4, 8, 16 => 16, 8, 4, 2, 1, partner=np.subtract  # lane 31 alone has them (up from 16).
     _lanes(xc * xc, 1, 2, 4, 8, 16) => xc * xc  # the squares are not added up over the lanes.
@@ -158,6 +165,7 @@ WHICH_BARRIER = STUCK | {  # in what the emulator says -> what it means in this 
     r"slots\[\d+\]: thread": "A step uses slots that the step before has yet to change",
 }
 MISPLACED = {  # in a source that fails -> what is wrong with it
+    r"\b__syncthreads\b(?!\s*\()": "has a __syncthreads without (): a call needs its parentheses",
     r"if\s*\([^()]*threadIdx[^()]*\)\s*(\{[^{}]*)?__syncthreads": (
         "has a barrier inside an if: the threads that skip it do not arrive"
     ),
