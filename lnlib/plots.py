@@ -462,9 +462,8 @@ def growth(sizes, timed, single):
     fig, ax = plt.subplots(figsize=(7.2, 5))
     for (axis, seconds), other, marker in zip(timed.items(), "DN", "os"):
         ax.loglog(sizes, np.multiply(seconds, 1e3), marker + "-", label=f"{axis} ({other} = 128)")
-    right = sizes[-3:]
-    least = min(seconds[-1] for seconds in timed.values()) * 1e3 / right[-1]
-    ax.loglog(right, least * right / 1.8, "--", c=GREY, label="slope 1")
+    least = min(seconds[-1] for seconds in timed.values()) * 1e3 / sizes[-1]
+    ax.loglog(sizes, least * sizes / 1.8, "--", c=GREY, label="slope 1")
     ax.axhline(single * 1e3, c=BLACK, ls=":", label="for a single number")
     ax.set(xlabel="N or D", ylabel="forward + backward (ms)", ylim=(single * 300, None))
     ax.set_title("How does the textbook's time grow?")
@@ -473,14 +472,15 @@ def growth(sizes, timed, single):
 
 
 def through_caches(sizes, moved, size_of_x):
-    """Draw {version: values moved} against the sizes of simulated caches, in bytes."""
+    """Draw {version: values through memory} against the sizes of simulated caches, in bytes."""
     fig, ax = plt.subplots(figsize=(7.2, 5.2))
     for (variant, values), marker, color in zip(moved.items(), "os", (BLUE, GREEN)):
         ax.semilogx(sizes / 2**20, values, marker + "-", base=2, color=color, label=variant)
-    ax.axhline(5, color=BLACK, ls=":", label="what must move")
+    ax.axhline(5, color=BLACK, ls=":", label="5, the fewest", zorder=4)
     ax.axvline(size_of_x / 2**20, color=ORANGE, label="size of x")
     _mark_caches(ax)
-    ax.set(xlabel="size of the cache (MiB)", ylabel="values moved per element", ylim=0)
+    ax.set(xlabel="size of the cache (MiB)", ylabel="values through memory, per element", ylim=0)
+    ax.set_xlim(right=1.25 * sizes[-1] / 2**20)
     ax.xaxis.set_major_formatter("{x:g}")
     ax.set_title("How large a cache does each version need?", pad=24)
     fig.legend(loc="outside lower center", ncols=2)
@@ -510,7 +510,7 @@ def paces(pace):
     ax.set_yticks([5, 10, 20, 50, 100, 200, 500])
     ax.set_ylim(0.8 * min(drawn), 1.25 * max(drawn))
     ax.minorticks_off()
-    ax.set(xlabel="arrays touched (MiB)", ylabel="pace (GB per second)")
+    ax.set(xlabel="arrays touched (MiB)", ylabel="pace (GB per second, counted)")
     ax.set_title("How fast can bytes move?", pad=24)
     plt.show()
 
@@ -529,15 +529,14 @@ def _mark_caches(ax):
 def under_the_roof(points, memory, arithmetic):
     """Draw {program: (FLOP per byte, GFLOP/s)} under memory's band and arithmetic's level roof.
 
-    memory is {loop: GB/s}, arithmetic in GFLOP/s: of multiply-adds, if there are several loops.
+    memory is {loop: GB/s}, of which the fastest and the slowest are drawn; arithmetic in GFLOP/s.
     """
     look = {  # marker, colour, and where the name stands
-        "textbook": ("o", BLUE, (15, -6)),
+        "textbook": ("o", BLUE, (15, -14)),
         "reference": ("^", RED, (-12, -6)),
         "blocked": ("s", GREEN, (15, -6)),
         "compiled": ("D", PURPLE, (10, -22)),
-        "fused, at copy pace": ("*", BLACK, (-24, 10)),
-        "layer": ("o", BLUE, (15, -14)),
+        "fused, at copy pace": ("*", ORANGE, (-24, 10)),
         "product": ("s", GREEN, (-6, -28)),
     }
     measured = len(memory) > 1
@@ -547,15 +546,18 @@ def under_the_roof(points, memory, arithmetic):
     least, most = (0.022, max(2.5 * corner, 8)) if measured else (0.06, 400)
     intensity = np.geomspace(least, most, 400)
     low, high = (roofline(intensity, memory[name], arithmetic) for name in (slowest, fastest))
-    ax.fill_between(intensity, low, high, color=SKY, alpha=0.5, lw=0)
-    ax.loglog(intensity, high, color=BLUE, lw=2)
+    ax.fill_between(intensity, low, high, color=SKY, alpha=0.4, lw=0)
+    ax.loglog(intensity, high, color=BLACK, lw=2)
     if measured:
-        ax.plot([corner / 2, most], [arithmetic / 2] * 2, ":", color=BLUE, lw=2.5)
-        for height, word in ((arithmetic, "multiply-adds"), (arithmetic / 2, "additions")):
-            ax.text(most, 1.07 * height, word, ha="right")
-        words = "band: memory,\nfrom {}, {:.0f} GB/s,\nto {}, {:.0f} GB/s"
-        ends = slowest, memory[slowest], fastest, memory[fastest]
-        ax.text(0.98, 0.04, words.format(*ends), ha="right", transform=ax.transAxes)
+        ax.plot(corner, arithmetic, "o", ms=10, mfc="white", mec=BLACK, mew=2, zorder=3)
+        ax.text(corner, 1.12 * arithmetic, f"corner: {corner:.1f}", ha="right")
+        for name, factor, ha, va in (
+            (fastest, 1.15, "right", "bottom"),
+            (slowest, 0.85, "left", "top"),
+        ):
+            words = f"{name}, {memory[name]:.0f} GB/s"
+            ax.text(0.2, factor * 0.2 * memory[name], words, ha=ha, va=va)
+        ax.text(most, 1.12 * arithmetic, f"{arithmetic:.0f} GFLOP/s", ha="right")
     else:
         ax.plot([corner, corner], [arithmetic, 2.4 * arithmetic], ":", color=GREY, lw=2)
         for side, word in (("right", "bytes set the limit  "), ("left", "  FLOPs set the limit")):

@@ -127,10 +127,10 @@ UNSEEN = "return R(*(a.view(np.ndarray) for a in ({given})))"
     "body, said",
     [
         (PRODUCTS, "lean_backward: right"),
-        (AT_ONCE, "15 values per element move, and the peak is 2.0 arrays"),
-        (INTO_BLOCKS, "17 values per element move, and the peak is 1.1 arrays"),
+        (AT_ONCE, "15 values per element are counted, and the peak is 2.0 arrays"),
+        (INTO_BLOCKS, "17 values per element are counted, and the peak is 1.1 arrays"),
         (UNSEEN, "not checked The gradients are right, but the tracer cannot see"),
-        ("return B(dy, (x_hat, rstd, gamma))", "21 values per element move"),
+        ("return B(dy, (x_hat, rstd, gamma))", "21 values per element are counted"),
     ],
 )
 def test_other_ways_to_fewer_bytes(body, said):

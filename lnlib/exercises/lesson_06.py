@@ -35,6 +35,7 @@ COST_TERMS = Terms("1", "N * D; N * D * itemsize; N; N * itemsize; N * D * 4")
     (values + anew) => values  # without write-allocate: what is written to must be read, too.
     (values + anew) => 16  # 1 is missing. x * x also writes an array.
     (values + anew) => 20  # that is the textbook's. No second mean hides here.
+    (values + anew) => 21  # that is section 1's table of the textbook. No second mean hides here.
     (values + anew) * N * D => (values + anew)  # for one element: multiply by N * D.
 """)
 def cost_of_one_pass(N, D, itemsize):
@@ -100,16 +101,42 @@ def _judge_counts(function):
         raise NotChecked(
             "The gradients are right, but the tracer cannot see how you read dy and x_hat."
         )
-    counts = f"{values:.0f} values per element move, and the peak is {held:.1f} arrays"
-    if values > MOST_VALUES + 0.5:
-        question = "Which arrays are written only to be summed, or to be copied?"
-        question += " (In blocks of rows, each of them counts as well.)"
-    elif held > MOST_HELD + 0.3:
-        question = "Which result can be written over an array that you have made?"
-    else:
+    counts = f"{values:.0f} values per element are counted, and the peak is {held:.1f} arrays"
+    questions = []
+    if values > MOST_VALUES + 0.5 and _sums_or_copies(steps, dx.nbytes):
+        questions.append("Which arrays are written only to be summed, or to be copied?")
+        questions.append("(In blocks of rows, each of them counts as well.)")
+    elif values > MOST_VALUES + 0.5:
+        questions.append("Which operation on all N * D numbers could work on N numbers, or D?")
+    if held > MOST_HELD + 0.3:
+        questions.append("Which result can be written over an array that you have made?")
+    if not questions:
         return Score(f"{counts}. The textbook has 21 and 3.")
+    question = " ".join(questions)
     limits = f"At most {MOST_VALUES} and {MOST_HELD} are asked."
     return f"The gradients are right, but {counts}. {limits} {question}"
+
+
+def _sums_or_copies(steps, size):
+    """Tell whether a step copies, or an array in `steps` is written only to be summed up.
+
+    An array is of so many bytes, or, in blocks of rows, of fewer.
+    """
+    if any(not s.flops and s.name != "fill" and s.reads and s.writes for s in steps):
+        return True
+    for k, made in enumerate(steps):
+        if made.name.endswith(".reduce") or sum(n for _, n in made.writes) < size / 100:
+            continue
+        users = []
+        for later in steps[k + 1 :]:
+            if made.writes[0] in later.reads:
+                users.append(later.name)
+            if made.writes[0] in later.writes:
+                users += [""] * (made.writes[0] in later.reads)
+                break
+        if users and all(name.endswith(".reduce") for name in users):
+            return True
+    return False
 
 
 def _peak(function, arrays):

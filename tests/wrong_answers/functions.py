@@ -54,7 +54,7 @@ WRONG = [
         "dx = dx - x_hat * along[:, None]",
         "peak is 3.0 arrays",
     ),
-    (LEAN, EINSUM, "(dy * x_hat).sum(axis=0)", "19 values per element move"),
+    (LEAN, EINSUM, "(dy * x_hat).sum(axis=0)", "19 values per element are counted"),
     (LEAN, "dx = dy * gamma", "dx = dy; dx *= gamma", "it changes dy in place"),
     (LEAN, "return dx", "return dx.astype(float)", "dx is float64 where dy is float32"),
     (STRIPS, "np.empty_like(dy)", "np.empty(dy.shape)", "dx is float64 where dy is float32"),
