@@ -33,6 +33,9 @@ FORWARD_TERMS = Terms(
     np.mean(xc**2, axis=-1, keepdims=True) => x.var(axis=(0, 1))  # "
     np.mean(xc**2, axis=-1, keepdims=True) => x.var()  # "
     np.mean(xc**2, axis=-1, keepdims=True) => np.mean(xc**2, axis=(1, 2), keepdims=True)  # "
+    x - x.mean(axis=-1, keepdims=True) => x - x.mean(axis=(1, 2), keepdims=True)
+    np.mean(xc**2, axis=-1, keepdims=True) => np.mean(xc**2, axis=(1, 2), keepdims=True)
+        mean and variance run over several rows; each row has its own, along axis=-1.
     var + eps => np.maximum(var, eps)  # eps is a least variance here; the layer adds it.
     np.sqrt(var + eps) => (var + eps)  # the root is missing: divided by the variance.
     1 / np.sqrt => np.sqrt  # this is the standard deviation; rstd is its reciprocal.
@@ -84,6 +87,8 @@ FROM_Y = """
     / gamma => * gamma  # x_hat is (y - beta) * gamma here: divide by gamma.
     (y - beta) / gamma => (y - beta) * rstd
         rstd is in y already: to undo the product with gamma, divide by gamma.
+    (y - beta) / gamma => (y - beta) / gamma / rstd
+        (y - beta) / gamma is x_hat already: do not divide it by rstd as well.
     (y - beta) / gamma => gamma / (y - beta)  # x_hat is upside down here: (y - beta) / gamma.
     (y - beta) / gamma => (y - y.mean(axis=-1, keepdims=True)) * rstd
         y is normalised as if it were x: undo the last line of the forward pass instead.
@@ -156,7 +161,11 @@ def _padded_cases():
         if label != "ordinary rows":
             label += " and NaN"
             x_hat[~keep] = rstd[~keep] = np.nan
-        yield label, (a.dy, LayerNormCache(x_hat, rstd, a.gamma), keep)
+        dy = a.dy.copy()  # (B, T, D)
+        if label.startswith("another shape"):
+            label += " in x and dy"
+            dy[~keep] = np.nan
+        yield label, (dy, LayerNormCache(x_hat, rstd, a.gamma), keep)
 
 
 @exercise("dx dgamma dbeta", _padded_cases)
@@ -169,6 +178,10 @@ def _padded_cases():
     dx[keep], => dx,
     (dy[keep], => (dy * keep[..., None],
         NaN times 0 is NaN: leave out the rows that do not count, and multiply nothing by 0.
+    x_hat[keep], rstd[keep], gamma => np.nan_to_num(x_hat), np.nan_to_num(rstd), gamma
+    dx[keep], => dx,
+    (dy[keep], => (dy * keep[..., None],
+        NaN times 0 is NaN: dy has NaN as well. Leave out the rows that do not count.
     x_hat[keep], rstd[keep], gamma => np.nan_to_num(x_hat), np.nan_to_num(rstd), gamma
     dx[keep], => dx,
     (dy[keep], => (dy,
