@@ -615,7 +615,7 @@ def band(ax, x, values, label, marker, color):
 
 
 def trained_bugs(panels, names, within, last):
-    """Draw, for lesson 11, the test accuracies of the networks that were trained with each bug.
+    """Draw, for lesson 11, the test errors of the networks that were trained with each bug.
 
     Parameters
     ----------
@@ -624,28 +624,37 @@ def trained_bugs(panels, names, within, last):
         all have the name "right".
     names : list of str
         One for each row, from above; the first is "right".
-    within : float
-        A row is green if its median is at most so many points below that of "right".
+    within : tuple of float
+        A row is green if its median is at most so many points below that of "right", and red if it
+        is more than so many below; between the two it is not decided.
     last : str
         The name of a bug that stops with an error, for the last row.
     """
-    fig, axes = plt.subplots(1, len(panels), figsize=(7.4, 6.6), sharey=True)
+    fig, axes = plt.subplots(1, len(panels), figsize=(7.4, 6.4), sharey=True)
+    looks = ("green", "o", GREEN), ("not decided", "D", BLUE), ("red", "s", RED)
     for ax, (title, (found, rates)) in zip(axes, panels.items()):
-        limit = np.median(found["right"]) - within
-        ax.axvspan(limit, 100, color=GREEN, alpha=0.25, lw=0)
+        best = 100 - np.median(found["right"])
+        ax.axvspan(1, best + within[0], color=GREEN, alpha=0.22, lw=0)
+        ax.axvspan(best + within[0], best + within[1], color=BLUE, alpha=0.2, lw=0)
         ax.axhline(0.5, color=GREY, lw=1)
         for k, name in enumerate(names):
-            seeds, middle = found[name], np.median(found[name])
-            marker, color = ("o", GREEN) if middle >= limit else ("s", RED)
-            ax.plot([min(seeds), max(seeds)], [k, k], color=color, lw=3, alpha=0.45, clip_on=False)
-            ax.plot(middle, k, marker, ms=8, color=color, mec="white", mew=0.5, clip_on=False)
+            errors = 100 - np.asarray(found[name])
+            middle = np.median(errors)
+            _, marker, color = looks[sum(middle > best + each for each in within)]
+            ax.plot(errors, [k] * len(errors), "|-", color=color, lw=2, ms=9, alpha=0.5)
+            ax.plot(middle, k, marker, ms=8, color=color, mec="white", mew=0.5)
             rate = np.format_float_positional(rates[name], trim="-")
-            ax.text(104, k, rate, va="center", fontsize=12)
-        ax.text(104, -1, "rate", va="center", fontsize=12)
-        ax.set(xlim=(0, 100), xticks=[0, 50, 100], xlabel="test accuracy (%)", title=title)
-        ax.text(4, len(names), "error", va="center", fontsize=12)
+            ax.text(112, k, rate, va="center", fontsize=12)
+        ax.text(112, -1, "rate", va="center", fontsize=12)
+        ax.set(xscale="log", xlim=(1, 100), xlabel="test error (%)", title=title)
+        ax.set_xticks([1, 10, 100], ["1", "10", "100"])
+        ax.minorticks_off()
+        ax.text(1.2, len(names), "stops", va="center", fontsize=12)
         ax.set_ylim(len(names) + 0.6, -0.6)
+    for label, marker, color in looks:
+        axes[0].plot([], [], marker, color=color, label=label)
     axes[0].set_yticks(range(len(names) + 1), [*names, last])
+    fig.legend(*axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=3)
     return fig, axes
 
 
@@ -674,5 +683,5 @@ def loss_ratios(panels, rates, looks, line):
         ax.set_yticks([0.3, 1, 3, 10, 30], ["0.3", "1", "3", "10", "30"])
         ax.minorticks_off()
     axes[0].set_ylabel("loss, divided by that\nof the right gradient")
-    fig.legend(*axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=3)
+    fig.legend(*axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=2)
     return fig, axes

@@ -74,7 +74,9 @@ def test_a_sample_trains_as_stored(name):
     assert train.sample(STORED, [name], rate=SAMPLE[name])[name] < 1e-5
 
 
-@pytest.mark.parametrize("name", ["no mean term, default, 0.1", "no drift, He, 0.2"])
+@pytest.mark.parametrize(
+    "name", ["no mean term, default, 0.1", "no drift, He, 0.1", "right dx, default, 0.1"]
+)
 def test_a_long_run_trains_as_stored(name):
     """The first epochs repeat exactly; lesson 11 trains to the end, and sees if the loss is low."""
     assert set(STORED["long"]) == set(train.LONG) and len(STORED["long"][name]) == 5
@@ -108,7 +110,7 @@ def test_lesson_11_shows_the_code_that_was_run():
     cells = cells_of(train.NOTEBOOKS / "11_training.ipynb")
     page = "\n".join(cell.source for cell in cells if cell.cell_type == "code")
     parts = "LayerNorm network run_forward run_backward score train walk_back dx_errors"
-    for part in f"{parts} without_drift Adam adams".split():
+    for part in f"{parts} without_drift with_right_dx Adam adams".split():
         assert inspect.getsource(getattr(train, part)).strip() in page, part
     data = inspect.getsource(train.digits).replace("NOTEBOOKS / ", "").splitlines()[2:6]
     for line in data:
