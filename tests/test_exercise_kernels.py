@@ -5,6 +5,7 @@ import re
 import numpy as np
 import pytest
 from answers import altered, expect
+from launches import needs_nvrtc
 from wrong_answers.kernels import WRONG
 
 from lnlib import gpu
@@ -191,6 +192,28 @@ def test_what_the_emulator_says_reaches_the_learner(body, words):
     verdict = check(answer(NORMALISE, source))
     expect(verdict, "wrong", words)
     assert "/" not in repr(verdict) and "\n\n" not in repr(verdict)
+
+
+@needs_nvrtc
+@pytest.mark.parametrize(
+    "name, changes, words",
+    [
+        (
+            NORMALISE,
+            [
+                ("__device__ float sum", "float N = 32;\n__device__ float sum"),
+                ("xc) / 32", "xc) / N"),
+            ],
+            "line 1, float N = 32;: a variable outside",
+        ),
+        (NORMALISE, [("__device__ float sum", "constexpr float sum")], "needs __device__ in front"),
+        (NORMALISE, [("sqrtf(", "__builtin_sqrtf(")], "__builtin_sqrtf"),
+    ],
+)
+def test_what_only_the_emulator_takes_is_not_right(name, changes, words):
+    verdict = check(altered(name, *changes))
+    expect(verdict, "wrong", "NVIDIA's compiler refuses line")
+    expect(verdict, "wrong", words)
 
 
 OWNERS = """

@@ -29,6 +29,10 @@ COMPILER_HINTS = {  # in what g++ or clang++ says -> what is added to it
     "no matching function": "THREADS may be missing, as in load<THREADS>(...)",
     "(no match|invalid|convert|viable).*(Vector|overloaded)": "A vector is no number: .at[j] is",
 }
+NVRTC_HINTS = {  # in what NVRTC says -> what is said instead
+    "host variable": "a variable outside all functions is the host's; put it inside a function.",
+    "host function": "a function that a kernel calls needs __device__ in front.",
+}
 EMULATOR_HINTS = {
     "out of range for an array": "A vector has WIDTH numbers, and WIDTH can be 1",
     r"slots\[.*no barrier": "A fast warp is in the next sum already: use the two buffers in turn",
@@ -158,12 +162,33 @@ class Trial(NamedTuple):
                     "An int ends at 2**31: the place where a row begins needs a long long."
                 )
 
-    def _emulate(self, source, order, counts=None, skipped=0):
-        """Launch the kernel once, so many rows and blocks after the first; return all arrays."""
-        text = (
+    def problem_on_a_gpu(self, source):
+        """Say what NVRTC, if it is here, has against a source that the emulator runs, or None."""
+        try:
+            gpu.compile("sm_80", [self.kernel], self._text(source))
+        except RuntimeError:
+            return None  # it is missing
+        except ValueError as error:
+            if place := re.search(
+                r"^(?:no kernel.*)?your source\((\d+)\): error: (.*)", str(error), re.M
+            ):
+                line = source.splitlines()[int(place[1]) - 1].strip()
+                hints = (h for words, h in NVRTC_HINTS.items() if re.search(words, place[2]))
+                return (
+                    "The numbers are right in the emulator, but NVIDIA's compiler refuses line "
+                    f"{place[1]}, {line}: {next(hints, place[2])}"
+                )
+
+    def _text(self, source):
+        """Return the source between what comes before and after it, with its own line numbers."""
+        return (
             f'#line 1 "layernorm.cu"\n{self.before}\n#line 1 "your source"\n{source}\n'
             f'#line 1 "the check"\n{self.after}\n'
         )
+
+    def _emulate(self, source, order, counts=None, skipped=0):
+        """Launch the kernel once, so many rows and blocks after the first; return all arrays."""
+        text = self._text(source)
         arrays, numbers = dict(self.inputs), dict(self.numbers)
         for name, shape in self.outputs.items():
             arrays[name] = np.full(shape, np.nan, np.float32)

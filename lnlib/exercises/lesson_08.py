@@ -74,12 +74,15 @@ __global__ void rows_of_32(const float *x, float *y, float eps)
 }"""
 
 
-def _run_normalise(function, rows=ROWS_OF_32):
-    trial = Trial(
+def _normalise_trial(rows):
+    return Trial(
         "rows_of_32", blocks=len(rows), threads=32, inputs={"x": rows}, outputs={"y": rows.shape},
         numbers={"eps": np.float32(EPS)}, after=ROW_KERNEL,
     )  # fmt: skip
-    return lambda: trial.run(source_of(function(), "normalise"))["y"]
+
+
+def _run_normalise(function, rows=ROWS_OF_32):
+    return lambda: _normalise_trial(rows).run(source_of(function(), "normalise"))["y"]
 
 
 def _judge_normalised(function):
@@ -92,8 +95,11 @@ def _judge_normalised(function):
             f"Right for rows with a mean near 1. For a mean of 400 it is off by {error.max():.0e}: "
             "differences of squares lose their digits there (lesson 04). Centre before you square."
         )
+    source = source_of(function(), "normalise")
+    if problem := _normalise_trial(FAR_ROWS).problem_on_a_gpu(source):
+        return problem
     score = "In three orders of the lanes, and also for rows with a mean of 400."
-    if "__shared__" in code_of(function()):
+    if "__shared__" in code_of(source):
         score += " Inside a warp the shuffles of section 4 need no shared memory."
     return Score(score)
 
@@ -219,6 +225,8 @@ def _judge_sums(function):
             "The sum is right here, but some threads wait at one barrier and the rest at another, "
             "as in if and else. CUDA forbids this: one barrier after both serves all threads."
         )
+    if problem := _sums_trial(VALUES, 2, STUCK).problem_on_a_gpu(source):
+        return problem
     barriers = code.count("__syncthreads")
     return Score(f"128 threads and 64, in three orders, with {barriers} barriers in the text.")
 
@@ -272,8 +280,8 @@ def _residual_sum(D=1000):
     return _residual(D)["a"] + _residual(D)["b"]
 
 
-def _residual_trial(threads=64, D=1000):
-    """Return a launch of `_residual_kernel`."""
+def _residual_trial(threads=64, D=1000, groups=1):
+    """Return a launch of `_residual_kernel`; a block has so many rows, groups of threads."""
     (before, after), inputs = _residual_kernel(), _residual(D)
     rows = len(inputs["a"])
     outputs = {"s": (rows, D), "y": (rows, D), "mean": (rows, 1), "mean_lo": (rows, 1)}
@@ -284,7 +292,8 @@ def _residual_trial(threads=64, D=1000):
         )
     }
     return Trial(
-        f"add_forward{TEMPLATES[threads]}", rows, threads, inputs, outputs | {"rstd": (rows, 1)},
+        f"add_forward{TEMPLATES[threads][:-1]}, {groups}>", -(-rows // groups), threads * groups,
+        inputs, outputs | {"rstd": (rows, 1)},
         numbers | {"rows": np.int64(rows), "D": np.int32(D)}, before, after, hints | EMULATOR_HINTS,
     )  # fmt: skip
 
@@ -313,7 +322,8 @@ def _judge_residual(function):
     source = source_of(function(), "load_sum")
     counts = _residual_trial().traffic(source)
     problem = _problem_of_traffic(counts) or _problem_of_other_sizes(source)
-    if problem := problem or _residual_trial(32, 250).problem_far_away(source):
+    problem = problem or _residual_trial(32, 250).problem_far_away(source)
+    if problem := problem or _residual_trial().problem_on_a_gpu(source):
         return problem
     return Score("16 bytes per element, in three orders of the threads; and with vectors of 1.")
 
@@ -323,7 +333,9 @@ def _problem_of_traffic(counts):
     each = {k: (counts[k].loaded + counts[k].stored) / 5000 for k in ("a", "b", "s", "y")}
     if sum(each.values()) > 16.5:
         each = ", ".join(f"{number:.3g} of {name}" for name, number in each.items())
-        return f"The numbers are right, but it moves bytes twice: per element {each}. 4 are enough."
+        return (
+            f"The numbers are right, but it asks for bytes twice: per element {each}. 4 are enough."
+        )
     for name in ("a", "b", "s"):
         if counts[name].sectors > 1.1 * 5000 / 8:  # floats in a sector
             return (
@@ -335,12 +347,14 @@ def _problem_of_traffic(counts):
 
 def _problem_of_other_sizes(source):
     """Say for which threads, vectors or rows the numbers are wrong, or return None."""
-    for threads, D, why in (
-        (32, 250, "32 threads with 8 vectors of 1: use THREADS, VECTORS and WIDTH"),
-        (64, 100, "rows of 100, where threads are left over: fill their row with zero too"),
+    for threads, D, groups, why in (
+        (32, 250, 1, "32 threads with 8 vectors of 1: use THREADS, VECTORS and WIDTH"),
+        (64, 100, 1, "rows of 100, where threads are left over: fill their row with zero too"),
+        (32, 250, 4, "four rows in a block: member<THREADS>() numbers the threads of a row"),
     ):
         s = _residual_sum(D)
-        mine, right = _residual_trial(threads, D).run(source), {"s": s, "y": _normalised(s, D)}
+        trial = _residual_trial(threads, D, groups)
+        mine, right = trial.run(source), {"s": s, "y": _normalised(s, D)}
         if not all(np.allclose(mine[name], right[name], atol=1e-4) for name in right):
             return f"Right for 64 threads with 4 vectors of 4 and rows of 1000, but not for {why}."
 

@@ -130,6 +130,8 @@ def _kernel(head, names, **once):
             return problem
         if "y" in once and (problem := _finite_and_wrong(function, head, given)):
             return problem
+        if problem := trial.problem_on_a_gpu(source):
+            return problem
         ways = ", ".join(f"{name} {way} once" for name, way in once.items())
         return Score(f"In three orders of the threads and blocks: {ways}.")
 

@@ -59,6 +59,7 @@ WRONG = [
     (ADD, "s[start + i]", "s[(int)start + i]", "needs a long long"),
     (ADD, "s[start + i]", "s[int(start) + i]", "needs a long long"),
     (ADD, "v * THREADS", "v * 64", "32 threads with 8 vectors"),
+    (ADD, "member<THREADS>()", "threadIdx.x", "four rows in a block"),
     (ADD, "s[start + i]", "s[i]", "blocks run in any order"),
     (ADD, STORE, "{ const int k = start + i; s[k] = row[v]; }", "needs a long long"),
     (FORWARD, SQUARES, "sum_of_squares(row)", "every thread has only its own"),
