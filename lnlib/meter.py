@@ -161,11 +161,12 @@ for mib, freed in [(int(mib), freed) for mib in sys.argv[1:] for freed in (0, 31
         os._exit(0)
     os.wait()
 """
-# what tells the GNU C library to give nothing back to the system
+# of the environment: they tell the GNU C library to give nothing back to the system
 KEEP = {"MMAP_MAX": "0", "TRIM_THRESHOLD": str(2**30), "TOP_PAD": str(2**28)}
+KEEP = {f"MALLOC_{name}_": value for name, value in KEEP.items()}
 
 
-def page_faults(sizes, huge_pages, keep=False):
+def page_faults(sizes, huge_pages):
     """Count the page faults of the textbook's forward pass in processes of their own, on Linux.
 
     Parameters
@@ -174,8 +175,6 @@ def page_faults(sizes, huge_pages, keep=False):
         Of x, in MiB; D is 768.
     huge_pages : bool
         Whether NumPy may ask for pages of 2 MiB.
-    keep : bool
-        Whether the GNU C library is told to keep all memory that is freed.
 
     Returns
     -------
@@ -186,7 +185,6 @@ def page_faults(sizes, huge_pages, keep=False):
         Empty where the system does not count.
     """
     options = {"NUMPY_MADVISE_HUGEPAGE": str(int(huge_pages))}
-    options |= {f"MALLOC_{name}_": value for name, value in KEEP.items() if keep}
     command = [sys.executable, "-c", FAULTS, *map(str, sizes)]
     done = subprocess.run(command, env=os.environ | options, capture_output=True, text=True)
     found = {}

@@ -338,15 +338,6 @@ def losing_two_parts(x_hat, g, dx, alt):
     return _moving("losing-two-parts", "place of x-hat on its circle", alt, 640, head, frames)
 
 
-def log_points(ax, x, y, limits, marker, color, label=None):
-    """Plot y on log axes; hollow triangles at the edges: off the scale; a cross: exactly 0."""
-    x, y, (low, high) = np.asarray(x), np.nan_to_num(y, nan=np.inf), limits
-    inside = (low <= y) & (y <= high)
-    ax.loglog(x, np.where(inside, y, np.nan), marker, color=color, label=label)
-    for shape, there in (("^", y > high), ("v", (0 < y) & (y < low)), ("x", y == 0)):
-        ax.loglog(x[there], np.clip(y, low, high)[there], shape, color=color, mfc="white", mew=1.5)
-
-
 def variance_errors(title, dtype, measured, predicted, unit, **colors):
     """Draw errors of the variance against kappa: lines are predicted, points are measured.
 
