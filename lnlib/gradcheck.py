@@ -39,7 +39,7 @@ class Report:
         Largest error of each gradient, relative as the module says; nan if it could not be
         compared, inf if an entry should be zero and is not.
     checked : dict of str to (int, int)
-        How many entries were compared, of how many.
+        How many entries were judged, of how many.
     problems : dict of str to str
         Why a gradient could not be compared, or in which dtype forward returns y.
     unjudged : dict of str to str
@@ -570,18 +570,22 @@ def _move(d, rng):
 def _report(title, rtol, probe, found, checked):
     """Judge the slopes found, a list for each name, which is empty if none could be compared."""
     judged = {name: _judged(slopes, rtol) for name, slopes in found.items()}
-    errors = {name: error for name, (error, _) in judged.items()}
-    doubts = {name: doubt for name, (_, doubt) in judged.items() if doubt}
+    errors = {name: error for name, (error, _, _) in judged.items()}
+    doubts = {name: doubt for name, (_, _, doubt) in judged.items() if doubt}
+    checked = {
+        name: (round(share * checked[name][0]), checked[name][1])
+        for name, (_, share, _) in judged.items()
+    }
     return Report(title, rtol, errors, checked, probe.problems, probe.unjudged | doubts)
 
 
 def _judged(slopes, rtol):
-    """Return the largest error of the entries that can be judged, and what to say of the others.
+    """Return the largest error of what can be judged, its share, and what to say of the others.
 
     Errors are relative; one of rtol is one that the estimate, with rounding, just allows.
     """
     if not slopes:
-        return np.nan, ""
+        return np.nan, 1, ""
     found = _Slope(*np.transpose(slopes))  # (entries,) each
     value, size, known = found.value, found.size, _SAFETY * found.error
     largest = np.fmax.reduce(size, initial=0)
@@ -595,7 +599,7 @@ def _judged(slopes, rtol):
         worst_known = np.max((known / size)[~sure], initial=0)
     doubt = f"{np.sum(~sure)} of {sure.size} entries whose numerical derivative is known to"
     doubt = "" if sure.all() else f"{doubt} {worst_known:.0e} only"
-    return np.max(relative[sure], initial=0), doubt
+    return np.max(relative[sure], initial=0), np.mean(sure), doubt
 
 
 def _one_number(title, rtol, probe, name, slope):

@@ -478,6 +478,7 @@ def test_kink_at_x_is_not_judged(low):
     layer = pointwise(lambda x: np.where(x > 0, 1, low) * x, lambda x: np.where(x > 0, 1, low))
     report = gradcheck(*layer, x, gamma, beta)
     assert report.verdict == "cannot judge" and "dx has 1 of 16" in str(report)
+    assert report.checked["dx"] == (15, 16)
     mean = pointwise(
         lambda x: np.where(x > 0, 1, low) * x,
         lambda x: np.where(x > 0, 1, np.where(x < 0, low, (1 + low) / 2)),
