@@ -65,7 +65,7 @@ def no_mean_term(dy, g, x_hat, rstd, gamma):
     return rstd * (g - x_hat * _mean_of_row(g * x_hat))
 
 
-@_wrong_dx("no projection term", "that every x moves the variance; mean(g) * mean(x_hat) is just 0")
+@_wrong_dx("no projection term", "that every x moves the variance; mean(g) * mean(x_hat) is 0")
 def no_projection_term(dy, g, x_hat, rstd, gamma):
     return rstd * (g - _mean_of_row(g))
 

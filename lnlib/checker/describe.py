@@ -298,7 +298,7 @@ def _as_sum(output, sums):
     if mine.front != right.front:
         differ.append("what stands in front")
     missing = [term for term in right.factors if term not in mine.factors]
-    text = f"it is {mine}." + (f" Not right in this: {', '.join(differ)}." if differ else "")
+    text = f"yours is {mine}." + (f" Not right in this: {', '.join(differ)}." if differ else "")
     return text + (f" Missing: {', '.join(missing)}." if missing else "")
 
 
