@@ -162,8 +162,9 @@ for mib, freed in [(int(mib), freed) for mib in sys.argv[1:] for freed in (0, 31
     os.wait()
 """
 # of the environment: they tell the GNU C library to give nothing back to the system
-KEEP = {"MMAP_MAX": "0", "TRIM_THRESHOLD": str(2**30), "TOP_PAD": str(2**28)}
-KEEP = {f"MALLOC_{name}_": value for name, value in KEEP.items()}
+KEEP = {
+    "MALLOC_MMAP_MAX_": "0", "MALLOC_TRIM_THRESHOLD_": str(2**30), "MALLOC_TOP_PAD_": str(2**28),
+}  # fmt: skip
 
 
 def page_faults(sizes, huge_pages):

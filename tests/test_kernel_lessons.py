@@ -50,16 +50,28 @@ def test_several_groups_are_of_one_warp_each():
         gpu.emulate(launch)
 
 
-def opcodes(instance, source, arch, *options, bits=9):
-    """Return the lowest bits of a kernel's instructions, in order: what each of them does."""
+def machine_code(instance, source, arch, *options):
+    """Return a kernel's instructions, each as an int of 128 bits."""
     from cupy.cuda import nvrtc
 
     program = nvrtc.createProgram(source, "layernorm.cu", (), ())
     nvrtc.addNameExpression(program, instance)
     nvrtc.compileProgram(program, (f"-arch={arch}", "-std=c++17", "-ftz=true", *options))
-    words = np.frombuffer(nvrtc.getCUBIN(program), np.uint8)  # 16 bytes an instruction
-    words = words[: len(words) // 16 * 16].view(np.uint16)[::8]
-    return words % 2**bits
+    cubin = nvrtc.getCUBIN(program)  # an ELF file: where its sections are, then what they are
+    (at,), (size, sections) = (
+        struct.unpack_from("<Q", cubin, 40),
+        struct.unpack_from("<HH", cubin, 58),
+    )
+    for n in range(sections):
+        _, _, flags, _, start, length = struct.unpack_from("<2I4Q", cubin, at + n * size)
+        if flags & 4:  # code
+            words = (cubin[k : k + 16] for k in range(start, start + length, 16))
+            return [int.from_bytes(word, "little") for word in words]
+
+
+def opcodes(instance, source, arch, *options, bits=9):
+    """Return the lowest bits of a kernel's instructions, in order: what each of them does."""
+    return [word % 2**bits for word in machine_code(instance, source, arch, *options)]
 
 
 def instructions(instance, wanted, source, arch, *options, bits=9):
@@ -83,25 +95,6 @@ def test_by_default_a_product_and_a_difference_are_fused():
 
 
 LOAD, BRANCH, EXIT, SHUFFLE, ARITHMETIC = 0x181, 0x147, 0x14D, 0x189, (0x20, 0x21, 0x23)
-
-
-def machine_code(instance, arch):
-    """Return a kernel's instructions, each as an int of 128 bits."""
-    from cupy.cuda import nvrtc
-
-    program = nvrtc.createProgram(gpu.read_source(), "layernorm.cu", (), ())
-    nvrtc.addNameExpression(program, instance)
-    nvrtc.compileProgram(program, (f"-arch={arch}", "-std=c++17", "-ftz=true"))
-    cubin = nvrtc.getCUBIN(program)  # an ELF file: where its sections are, then what they are
-    (at,), (size, sections) = (
-        struct.unpack_from("<Q", cubin, 40),
-        struct.unpack_from("<HH", cubin, 58),
-    )
-    for n in range(sections):
-        _, _, flags, _, start, length = struct.unpack_from("<2I4Q", cubin, at + n * size)
-        if flags & 4:  # code
-            words = (cubin[k : k + 16] for k in range(start, start + length, 16))
-            return [int.from_bytes(word, "little") for word in words]
 
 
 def path_of_a_row(code, arch):
@@ -152,7 +145,7 @@ def test_instructions_and_steps_are_as_lesson_09_counts_them(way, D):
     """What runs for a row. T4, A100: float32 arithmetic takes twice its time; it may decide."""
     for gpu_name, arch in ARCHITECTURES.items():
         chosen = dispatch.choose(way, D, 4, residency.LIMITS[arch].shared_per_block)
-        code = machine_code(chosen.expression, arch)
+        code = machine_code(chosen.expression, gpu.read_source(), arch)
         path = [code[i] for i in path_of_a_row(code, arch)]
         numbers = D * chosen.rows / chosen.threads  # of a thread
         arithmetic = sum(word % 2**9 in ARITHMETIC for word in path)

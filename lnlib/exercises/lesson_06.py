@@ -127,14 +127,13 @@ def _sums_or_copies(steps, size):
     for k, made in enumerate(steps):
         if made.name.endswith(".reduce") or sum(n for _, n in made.writes) < size / 100:
             continue
-        users = []
+        readers = []
         for later in steps[k + 1 :]:
             if made.writes[0] in later.reads:
-                users.append(later.name)
-            if made.writes[0] in later.writes:
-                users += [""] * (made.writes[0] in later.reads)
+                readers.append(later.name)
+            if made.writes[0] in later.writes:  # the array holds something else from here on
                 break
-        if users and all(name.endswith(".reduce") for name in users):
+        if readers and all(name.endswith(".reduce") for name in readers):
             return True
     return False
 
