@@ -131,6 +131,8 @@ FAULTS = {  # body of a kernel: what the emulator says
         r"out\[0\]: thread 1 writes it in line 4, and thread 0 wrote it in line 4, with no barrier",
     "if (t < 32)\n__syncthreads();\nelse\n__syncthreads();":
         "block 0 is stuck: thread 0 waits at __syncthreads in line 5, but thread 32 .* in line 7",
+    "if (t < 32) __syncthreads(); else __syncthreads();":
+        "block 0 is stuck: thread 0 waits at __syncthreads in line 4, but thread 32 .* in line 4",
     "if (t % 2)\n__shfl_xor_sync(~0u, t, 1);\nelse\n__shfl_xor_sync(~0u, t, 1);":
         "thread 0 waits for its warp in line 7, but thread 1 waits for its warp in line 5",
     "out[t] = __shfl_xor_sync(t * 1.0f, ~0u, 1);":

@@ -41,7 +41,7 @@ What it does not check: how long anything takes. It knows blocks and grids of on
 warps that run in any order, but not several blocks that run at a time. sqrtf and the like are those
 of the CPU; flush=True flushes float64 below 2**-1022, too. Of the reads of one number it remembers
 those of two threads in the latest block and one in another block. A thread may write what only it
-has read by __ldg before. Two barriers in one line count as one. That __restrict__ is true is not
+has read by __ldg before. Two shuffles in one line count as one. That __restrict__ is true is not
 checked; nor is an index by a pointer into a __device__ array. Constructors need no __device__ here.
 Blocks listen to each other through one integer: what a block has heard from a third one does not
 count as said. A volatile access is an access like any other. CUDA that the emulator does not know

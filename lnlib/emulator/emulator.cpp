@@ -57,6 +57,7 @@ struct Thread {
     bool started;
     const char *file;  // of the source, and the line, where it waits
     int line;
+    int number;        // of the barrier where it waits, in the text; else 0
     unsigned mask;     // for its warp: the lanes it waits for
     unsigned met;      // ... and those that came
     bool orders;       // that wait is a __syncwarp
@@ -96,13 +97,14 @@ static void count_steps(int steps)
         stop("%s has not returned after %ld steps: it seems to run forever", who(), MAX_STEPS);
 }
 
-static void wait(State state, const char *file, int line)
+static void wait(State state, const char *file, int line, int number = 0)
 {
     Thread &me = self();
     count_steps(1000);  // waiting takes longer than reading
     me.state = state;
     me.file = file;
     me.line = line;
+    me.number = number;
     if (!_setjmp(me.here))
         _longjmp(scheduler, 1);
 }
@@ -125,7 +127,10 @@ static void resume(Thread &thread)
     setcontext(&thread.context);
 }
 
-void __syncthreads(const char *file, int line) { wait(AT_BARRIER, file, line); }
+namespace emulated
+{
+void barrier(const char *file, int line, int number) { wait(AT_BARRIER, file, line, number); }
+}
 
 int __syncthreads_count(int predicate, const char *file, int line)
 {
@@ -200,7 +205,7 @@ unsigned __activemask(const char *file, int line)
 
 static bool same_place(const Thread &a, const Thread &b)
 {
-    return a.line == b.line && (a.file == b.file || !strcmp(a.file, b.file));
+    return a.line == b.line && a.number == b.number && (a.file == b.file || !strcmp(a.file, b.file));
 }
 
 // Resume the lanes of this warp whose whole mask has arrived. Threads that have returned, or never

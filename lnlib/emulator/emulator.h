@@ -182,7 +182,9 @@ extern const dim3 blockDim, gridDim;
 
 #define WHERE const char *file = __builtin_FILE(), int line = __builtin_LINE()  // of the call
 
-void __syncthreads(WHERE);
+namespace emulated { void barrier(const char *file, int line, int number); }
+// __COUNTER__ numbers the barriers of a text: two of them may stand in one line
+#define __syncthreads() emulated::barrier(__FILE__, __LINE__, 1 + __COUNTER__)
 int __syncthreads_count(int predicate, WHERE);
 static inline int __syncthreads_or(int yes, WHERE) { return __syncthreads_count(yes, file, line) != 0; }
 static inline int __syncthreads_and(int yes, WHERE) { return __syncthreads_count(!yes, file, line) == 0; }

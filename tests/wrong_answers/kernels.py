@@ -42,7 +42,7 @@ WRONG = [
         SUM,
         ADDED + IN_STEP,
         f"{{ {ADDED} __syncthreads(); }} else {{ __syncthreads(); }}",
-        "and the rest at another",
+        "in an if and another in its else",
     ),
     (SUM, ADDED + IN_STEP, f"{{ {ADDED} __syncthreads(); }}", "threads that skip it do not arrive"),
     (SUM, "    return total;\n", "    return total; __syncthreads();\n", "no thread reaches it"),
