@@ -518,8 +518,8 @@ def under_the_roof(points, memory, arithmetic):
     memory is {loop: GB/s}, of which the fastest and the slowest are drawn; arithmetic in GFLOP/s.
     """
     look = {  # marker, colour, and where the name stands
-        "textbook": ("o", BLUE, (14, -4)),
-        "reference": ("^", RED, (-14, -12)),
+        "textbook": ("o", BLUE, (14, -2)),
+        "reference": ("^", RED, (8, -24)),
         "blocked": ("s", GREEN, (14, -6)),
         "compiled": ("D", PURPLE, (10, -22)),
         "fused, at copy pace": ("*", ORANGE, (-16, 14)),
@@ -535,6 +535,9 @@ def under_the_roof(points, memory, arithmetic):
     ax.fill_between(intensity, low, high, color=SKY, alpha=0.4, lw=0)
     ax.loglog(intensity, high, color=BLACK, lw=2)
     ax.text(most if measured else 40, 1.15 * arithmetic, f"{arithmetic:.0f} GFLOP/s", ha="right")
+    ax.set(xlabel="arithmetic intensity (FLOP per byte)", ylabel="GFLOP per second")
+    title = "Who comes near the roof?" if measured else "How fast can each program be?"
+    ax.set_title(title, pad=10 if measured else 26)
     ax.set_xlim(0.8 * least, 1.25 * most)
     ax.set_ylim(0.4 * min(rate for _, rate in points.values()), 3 * arithmetic)
     if measured:
@@ -544,9 +547,10 @@ def under_the_roof(points, memory, arithmetic):
         (left, bottom), (right, top) = ax.transData.transform([(0.1, 1), (1, 10)])
         angle = np.degrees(np.arctan2(top - bottom, right - left))  # of both edges
         for name, at, va in (fastest, 0.033, "bottom"), (slowest, 0.2, "top"):
-            words = f" {name}, {memory[name]:.0f} GB/s"
+            words = f"{name}, {memory[name]:.0f} GB/s"
             turned = {"va": va, "rotation": angle, "rotation_mode": "anchor"}
-            ax.text(at, at * memory[name], words, **turned)
+            away = 1.06 if va == "bottom" else 0.94
+            ax.text(at, away * at * memory[name], words, **turned)
     else:
         ax.plot([corner, corner], [arithmetic, 3 * arithmetic], ":", color=GREY, lw=2)
         for side, word in (("right", "bytes set the limit  "), ("left", "  FLOPs set the limit")):
@@ -560,9 +564,6 @@ def under_the_roof(points, memory, arithmetic):
         style = {"color": color, "ha": "left" if offset[0] > 0 else "right"}
         style |= {"fontsize": 16, "fontweight": "bold"}
         ax.annotate(name.replace(", ", ",\n"), at, offset, textcoords="offset points", **style)
-    ax.set(xlabel="arithmetic intensity (FLOP per byte)", ylabel="GFLOP per second")
-    title = "Who comes near the roof?" if measured else "How fast can each program be?"
-    ax.set_title(title, pad=10 if measured else 26)
     plt.show()
 
 
