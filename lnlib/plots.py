@@ -445,20 +445,16 @@ def waterfall(bits, lines, inputs, forward, title, before=None):
     return fig, ax
 
 
-def growth(sizes, timed, single):
-    """Draw the textbook's seconds against N and against D: {"N" or "D": [seconds of each size]}.
-
-    A dotted line shows `single`, its seconds for a single number.
-    """
-    fig, ax = plt.subplots(figsize=(7.2, 5))
-    for (axis, seconds), other, marker in zip(timed.items(), "DN", "os"):
-        ax.loglog(sizes, np.multiply(seconds, 1e3), marker + "-", label=f"{axis} ({other} = 128)")
-    least = min(seconds[-1] for seconds in timed.values()) * 1e3 / sizes[-1]
-    ax.loglog(sizes, least * sizes / 1.8, "--", c=GREY, label="slope 1")
+def growth(sizes, seconds, single):
+    """Draw the textbook's seconds for so many rows of 128; dotted: `single`, for one number."""
+    fig, ax = plt.subplots(figsize=(7.2, 4.8))
+    ax.loglog(sizes, np.multiply(seconds, 1e3), "o-", label="rows of 128 numbers")
+    ax.loglog(sizes, 0.75e3 * seconds[-1] * sizes / sizes[-1], "--", c=GREY, label="slope 1")
     ax.axhline(single * 1e3, c=BLACK, ls=":", label="for a single number")
-    ax.set(xlabel="N or D", ylabel="forward + backward (ms)", ylim=(single * 300, None))
+    ax.set(xlabel="N, the number of rows", ylabel="forward + backward (ms)")
+    ax.set_ylim(bottom=single * 300)
     ax.set_title("How does the textbook's time grow?")
-    fig.legend(loc="outside lower center", ncols=2)
+    fig.legend(loc="outside lower center", ncols=3)
     plt.show()
 
 
@@ -469,11 +465,10 @@ def through_caches(sizes, moved, size_of_x):
         ax.semilogx(sizes / 2**20, values, marker + "-", base=2, color=color, label=variant)
     ax.axhline(5, color=BLACK, ls=":", label="5, the fewest", zorder=4)
     ax.axvline(size_of_x / 2**20, color=ORANGE, label="size of x")
-    _mark_caches(ax)
     ax.set(xlabel="size of the cache (MiB)", ylabel="values through memory, per element", ylim=0)
     ax.set_xlim(right=1.25 * sizes[-1] / 2**20)
     ax.xaxis.set_major_formatter("{x:g}")
-    ax.set_title("How large a cache does each version need?", pad=24)
+    ax.set_title("How large a cache does each version need?")
     fig.legend(loc="outside lower center", ncols=2)
     plt.show()
 
@@ -502,7 +497,7 @@ def paces(pace):
     ax.set_ylim(0.8 * min(drawn), 1.25 * max(drawn))
     ax.minorticks_off()
     ax.set(xlabel="arrays touched (MiB)", ylabel="pace (GB per second, counted)")
-    ax.set_title("How fast can bytes move?", pad=24)
+    ax.set_title("How fast can one core read and write?", pad=24)
     plt.show()
 
 
@@ -523,48 +518,52 @@ def under_the_roof(points, memory, arithmetic):
     memory is {loop: GB/s}, of which the fastest and the slowest are drawn; arithmetic in GFLOP/s.
     """
     look = {  # marker, colour, and where the name stands
-        "textbook": ("o", BLUE, (15, -14)),
-        "reference": ("^", RED, (-12, -6)),
-        "blocked": ("s", GREEN, (15, -6)),
+        "textbook": ("o", BLUE, (14, -2)),
+        "reference": ("^", RED, (8, -24)),
+        "blocked": ("s", GREEN, (14, -6)),
         "compiled": ("D", PURPLE, (10, -22)),
-        "fused, at copy pace": ("*", ORANGE, (-24, 10)),
+        "fused, at copy pace": ("*", ORANGE, (-16, 14)),
         "product": ("s", GREEN, (-6, -28)),
     }
     measured = len(memory) > 1
     _, ax = plt.subplots(figsize=(7.2, 6 if measured else 4.6))
     slowest, fastest = min(memory, key=memory.get), max(memory, key=memory.get)
     corner = arithmetic / memory[fastest]
-    least, most = (0.022, max(2.5 * corner, 8)) if measured else (0.06, 400)
+    least, most = (0.022, 5 * corner) if measured else (0.06, 400)
     intensity = np.geomspace(least, most, 400)
     low, high = (roofline(intensity, memory[name], arithmetic) for name in (slowest, fastest))
     ax.fill_between(intensity, low, high, color=SKY, alpha=0.4, lw=0)
     ax.loglog(intensity, high, color=BLACK, lw=2)
-    if measured:
-        ax.plot(corner, arithmetic, "o", ms=10, mfc="white", mec=BLACK, mew=2, zorder=3)
-        ax.text(corner, 1.12 * arithmetic, f"corner: {corner:.1f}", ha="right")
-        for name, factor, ha, va in (
-            (fastest, 1.15, "right", "bottom"),
-            (slowest, 0.85, "left", "top"),
-        ):
-            words = f"{name}, {memory[name]:.0f} GB/s"
-            ax.text(0.2, factor * 0.2 * memory[name], words, ha=ha, va=va)
-        ax.text(most, 1.12 * arithmetic, f"{arithmetic:.0f} GFLOP/s", ha="right")
-    else:
-        ax.plot([corner, corner], [arithmetic, 2.4 * arithmetic], ":", color=GREY, lw=2)
-        for side, word in (("right", "bytes set the limit  "), ("left", "  FLOPs set the limit")):
-            ax.text(corner, 1.02, word, ha=side, transform=ax.get_xaxis_transform())
-        ax.text(0.42, 0.6 * memory[fastest], f"{memory[fastest]} GB/s", ha="right")
-        ax.text(10, 1.15 * arithmetic, f"{arithmetic} GFLOP/s")
-    for name, at in points.items():
-        marker, color, offset = look[name]
-        ax.plot(*at, marker, ms=20 if marker == "*" else 13, color=color, zorder=3)
-        style = {"color": color, "ha": "left" if offset[0] > 0 else "right"}
-        style |= {"fontsize": 16, "fontweight": "bold"}
-        ax.annotate(name.replace(", ", ",\n"), at, offset, textcoords="offset points", **style)
-    ax.set_ylim(0.5 * min(rate for _, rate in points.values()), 2.4 * arithmetic)
+    ax.text(most if measured else 40, 1.15 * arithmetic, f"{arithmetic:.0f} GFLOP/s", ha="right")
     ax.set(xlabel="arithmetic intensity (FLOP per byte)", ylabel="GFLOP per second")
     title = "Who comes near the roof?" if measured else "How fast can each program be?"
     ax.set_title(title, pad=10 if measured else 26)
+    ax.set_xlim(0.8 * least, 1.25 * most)
+    ax.set_ylim(0.4 * min(rate for _, rate in points.values()), 3 * arithmetic)
+    if measured:
+        ax.plot(corner, arithmetic, "o", ms=10, mfc="white", mec=BLACK, mew=2, zorder=3)
+        ax.text(0.9 * corner, 1.3 * arithmetic, f"corner: {corner:.1f}", ha="right")
+        ax.figure.canvas.draw()  # which places the axes
+        (left, bottom), (right, top) = ax.transData.transform([(0.1, 1), (1, 10)])
+        angle = np.degrees(np.arctan2(top - bottom, right - left))  # of both edges
+        for name, at, va in (fastest, 0.033, "bottom"), (slowest, 0.2, "top"):
+            words = f"{name}, {memory[name]:.0f} GB/s"
+            turned = {"va": va, "rotation": angle, "rotation_mode": "anchor"}
+            away = 1.06 if va == "bottom" else 0.94
+            ax.text(at, away * at * memory[name], words, **turned)
+    else:
+        ax.plot([corner, corner], [arithmetic, 3 * arithmetic], ":", color=GREY, lw=2)
+        for side, word in (("right", "bytes set the limit  "), ("left", "  FLOPs set the limit")):
+            ax.text(corner, 1.02, word, ha=side, transform=ax.get_xaxis_transform())
+        ax.text(0.42, 0.6 * memory[fastest], f"{memory[fastest]} GB/s", ha="right")
+    for name, at in points.items():
+        marker, color, offset = look[name]
+        inside = "white" if name == "reference" else color  # it may lie on the textbook's
+        ms = 20 if marker == "*" else 12
+        ax.plot(*at, marker, ms=ms, color=color, mfc=inside, mew=2, zorder=3)
+        style = {"color": color, "ha": "left" if offset[0] > 0 else "right"}
+        style |= {"fontsize": 16, "fontweight": "bold"}
+        ax.annotate(name.replace(", ", ",\n"), at, offset, textcoords="offset points", **style)
     plt.show()
 
 
