@@ -604,16 +604,17 @@ def band(ax, x, values, label, marker, color):
     ax.plot(x, np.median(values, axis=1), marker + "-", color=color, label=label)
 
 
-def trained_bugs(panels, names, within, last):
+def trained_bugs(panels, names, rates, within, last):
     """Draw, for lesson 11, the test errors of the networks that were trained with each bug.
 
     Parameters
     ----------
     panels : dict of str to dict
-        A title -> ({name: the accuracies of some seeds, in percent}, {name: the learning rate});
-        all have the name "right".
+        A title -> {name: the accuracies of some seeds, in percent}; all have the name "right".
     names : list of str
         One for each row, from above; the first is "right".
+    rates : dict of str to float
+        A name -> the learning rate, to stand at the right.
     within : tuple of float
         A row is green if its median is at most so many points below that of "right", and red if it
         is more than so many below; between the two it is not decided.
@@ -622,7 +623,7 @@ def trained_bugs(panels, names, within, last):
     """
     fig, axes = plt.subplots(1, len(panels), figsize=(7.4, 6.4), sharey=True)
     looks = ("green", "o", GREEN), ("not decided", "D", BLUE), ("red", "s", RED)
-    for ax, (title, (found, rates)) in zip(axes, panels.items()):
+    for ax, (title, found) in zip(axes, panels.items()):
         best = 100 - np.median(found["right"])
         ax.axvspan(1, best + within[0], color=GREEN, alpha=0.22, lw=0)
         ax.axvspan(best + within[0], best + within[1], color=BLUE, alpha=0.2, lw=0)
@@ -633,45 +634,15 @@ def trained_bugs(panels, names, within, last):
             _, marker, color = looks[sum(middle > best + each for each in within)]
             ax.plot(errors, [k] * len(errors), "|-", color=color, lw=2, ms=9, alpha=0.5)
             ax.plot(middle, k, marker, ms=8, color=color, mec="white", mew=0.5)
-            rate = np.format_float_positional(rates[name], trim="-")
-            ax.text(112, k, rate, va="center", fontsize=12)
-        ax.text(112, -1, "rate", va="center", fontsize=12)
         ax.set(xscale="log", xlim=(1, 100), xlabel="test error (%)", title=title)
         ax.set_xticks([1, 10, 100], ["1", "10", "100"])
         ax.minorticks_off()
         ax.text(1.2, len(names), "stops", va="center", fontsize=12)
         ax.set_ylim(len(names) + 0.6, -0.6)
+    for k, text in enumerate(["rate", *(f"{rates[name]:.5f}".rstrip("0") for name in names)]):
+        axes[-1].text(112, k - 1, text.rstrip("."), va="center", fontsize=12)
     for label, marker, color in looks:
         axes[0].plot([], [], marker, color=color, label=label)
     axes[0].set_yticks(range(len(names) + 1), [*names, last])
     fig.legend(*axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=3)
-    return fig, axes
-
-
-def loss_ratios(panels, rates, looks, line):
-    """Draw, for lesson 11, by how much a bug raises the loss, at each learning rate.
-
-    Parameters
-    ----------
-    panels : dict of str to dict
-        A title -> {label: the ratios, (rates, seeds)}.
-    rates : sequence of float
-        The learning rates.
-    looks : dict of str to tuple
-        A label -> (marker, color).
-    line : str
-        What the ratio 1 means.
-    """
-    fig, axes = plt.subplots(1, len(panels), figsize=(7.4, 4.2), sharey=True)
-    for ax, (title, series) in zip(axes, panels.items()):
-        ax.axhline(1, color=GREY, ls=":", label=line)
-        for label, ratios in series.items():
-            band(ax, rates, ratios, label, *looks[label])
-        ax.set(xscale="log", yscale="log", title=title, xlabel="learning rate")
-        ax.set_xlim(rates[0] / 1.2, rates[-1] * 1.2)
-        ax.set_xticks(rates, [f"{rate:g}" for rate in rates])
-        ax.set_yticks([0.3, 1, 3, 10, 30], ["0.3", "1", "3", "10", "30"])
-        ax.minorticks_off()
-    axes[0].set_ylabel("loss, divided by that\nof the right gradient")
-    fig.legend(*axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=2)
     return fig, axes

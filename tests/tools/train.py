@@ -1,18 +1,15 @@
 """Train lesson 11's network many times and store the results: python tests/tools/train.py
 
-Writes notebooks/recorded/training.json, in less than half an hour on one core. It holds these
+Writes notebooks/recorded/training.json, in less than ten minutes on one core. It holds these
 experiments: "factors", the network with and without LayerNorm, with default and with He weights,
-gamma and beta learned or frozen, over rates and seeds; "adam", those that are not frozen, with
-Adam; "museum", the network with LayerNorm and each wrong backward pass of lnlib.bugs, from smaller
-rates on; "factors, long", "adam, long" and "museum, long", these again for 30 epochs, at the rates
-near the best one; "dx", how far the dx of each bug is off, after 30 epochs with the right gradient;
-and "long", the loss and the drift after each of 30 epochs, with and without the mean term of dx,
-and with the bug without its drift, or with its drift and the right dx.
-Lesson 11 shows the functions from LayerNorm to adams, word for word, reads the experiments from the
-file, and trains a sample of them again.
+gamma and beta learned or frozen, over rates and seeds; "factors, long", the same for 30 epochs;
+"museum", the network with LayerNorm and each wrong backward pass of lnlib.bugs, from smaller rates
+on; "museum, long", each of these for 30 epochs, at the rate that was best before; and "curves", the
+loss after each of 30 epochs, with and without the mean term of dx, and with the bug without its
+drift. Lesson 11 shows the functions from LayerNorm to without_drift, word for word, reads the
+experiments from the file, and trains a sample of them again.
 
-With --missing only what the file lacks is trained: networks, bugs, long runs, the errors of dx.
-What is gone is dropped.
+With --missing only what the file lacks is trained. What is gone is dropped.
 """
 
 import argparse
@@ -21,10 +18,8 @@ import json
 import math
 import platform
 import re
-from collections import defaultdict
 from contextlib import suppress
 from datetime import date
-from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -39,29 +34,21 @@ HE = 6**0.5  # makes the variance of the weights 2 / n_in; by default it is 1 / 
 FACTORS = {
     "default": {"scale": 1, "backward": None},
     "He": {"scale": HE, "backward": None},
-    "default, times 1296": {"backward": None, "last": 1296},
     "LayerNorm, default": {"scale": 1},
     "LayerNorm, He": {"scale": HE},
     "LayerNorm frozen, default": {"scale": 1, "frozen": True},
     "LayerNorm frozen, He": {"scale": HE, "frozen": True},
 }
 RATES = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1, 3, 10, 30)
-ADAM = {
-    f"Adam, {name}": {**FACTORS[name], "adam": True}
-    for name in FACTORS
-    if "frozen" not in FACTORS[name]
-}
-ADAM_RATES = (0.0001, 0.0003, 0.001, 0.003, 0.01, 0.03, 0.1)
 MUSEUM = {"right": {}} | {bug.name: {"backward": bug.backward} for bug in BUGS}
 MUSEUM_RATES = (0.00003, 0.0001, 0.0003, *RATES[:8])  # a wrong factor asks for another rate
+EPOCHS = 30  # of the long runs
 PARTS = {
-    "factors": (FACTORS, RATES),
-    "adam": (ADAM, ADAM_RATES),
-    "museum": (MUSEUM, MUSEUM_RATES),
+    "factors": (FACTORS, RATES, 6),
+    "factors, long": (FACTORS, RATES, EPOCHS),
+    "museum": (MUSEUM, MUSEUM_RATES, 6),
 }
 SEEDS = range(5)
-DRIFT_RATES = (0.01, 0.03, 0.1, 0.3)
-EPOCHS = 30  # of the long runs
 
 
 def digits():
@@ -92,12 +79,11 @@ class LayerNorm:
         return dx
 
 
-def network(seed, scale=1, backward=layer_norm_backward, last=1):
+def network(seed, scale=1, backward=layer_norm_backward):
     rng, widths = np.random.default_rng(seed), [64] + 8 * [48] + [10]
     weights = [rng.uniform(-1, 1, (n, n_out)) / np.sqrt(n) for n, n_out in zip(widths, widths[1:])]
     for W in weights[:-1]:  # those before a ReLU
         W *= scale
-    weights[-1] *= last
     return weights, [LayerNorm(48, backward) if backward else None for _ in range(8)]
 
 
@@ -147,73 +133,9 @@ def train(net, rate, seed, frozen=False, epochs=6, gradients=run_backward):
                 norm.beta -= step * norm.dbeta
 
 
-def walk_back(weights, norms, images, labels):
-    """Return the rows, and for each Linear layer, per image, the gradients dy and dz behind it."""
-    rows = run_forward(weights, norms, images)
-    p = np.exp(rows[-1]) / np.exp(rows[-1]).sum(axis=1, keepdims=True)  # (N, 10)
-    dy, dz = [None], [p - np.eye(10)[labels]]  # the ninth has no LayerNorm behind it
-    for i in range(8, 0, -1):
-        dy.insert(0, (dz[0] @ weights[i].T) * (rows[i] > 0))
-        dz.insert(0, norms[i - 1].backward(dy[0]) if norms[i - 1] else dy[0])
-    return rows, dy, dz
-
-
-def dx_errors(weights, norms):
-    """Return {bug: the error of its dx in each LayerNorm, (8,), in percent}."""
-    _, dys, dzs = walk_back(weights, norms, train_x[:100], train_y[:100])  # (100, 48) each
-    errors = {bug.name: [] for bug in BUGS}
-    for bug in BUGS:
-        for norm, dy, dz in zip(norms, dys, dzs):  # dz is the right dx
-            wrong, _, _ = bug.backward(dy, norm.cache)
-            errors[bug.name].append(100 * np.linalg.norm(wrong - dz) / np.linalg.norm(dz))
-    return errors
-
-
-def without_drift(*network_and_batch, gradients=run_backward):
-    *early, last = gradients(*network_and_batch)
+def without_drift(*network_and_batch):
+    *early, last = run_backward(*network_and_batch)
     return [dW - dW.mean(axis=1, keepdims=True) for dW in early] + [last]
-
-
-def with_right_dx(weights, norms, rows, labels):
-    """Return each dW as the norms' own backward pass gives it, but send the right dx back."""
-    own = norms[0].backward_pass
-    for norm in norms:
-        norm.backward_pass = layer_norm_backward
-    rows, dys, dzs = walk_back(weights, norms, rows[0], labels)
-    for i, norm in enumerate(norms):
-        norm.backward_pass = own
-        dzs[i] = norm.backward(dys[i])  # enters dW, and no layer before
-        norm.dgamma, norm.dbeta = norm.dgamma / len(labels), norm.dbeta / len(labels)
-    return [x.T @ dz / len(labels) for x, dz in zip(rows, dzs)]
-
-
-class Adam:
-    """One array's step of Adam in place of its gradient (Kingma and Ba, 2015)."""
-
-    k = m = v = 0  # the steps so far, and running means of the gradient and of its square
-    eps = 1e-8
-
-    def step(self, gradient):
-        self.k += 1
-        self.m = 0.9 * self.m + 0.1 * gradient
-        self.v = 0.999 * self.v + 0.001 * gradient**2
-        mean, square = self.m / (1 - 0.9**self.k), self.v / (1 - 0.999**self.k)
-        return mean / (np.sqrt(square) + self.eps)
-
-
-def adams():
-    """Return run_backward with Adam's step in place of each gradient."""
-    arrays = defaultdict(Adam)
-
-    def gradients(weights, norms, rows, labels):
-        dW = run_backward(weights, norms, rows, labels)
-        for i, norm in enumerate(norms):
-            if norm:
-                norm.dgamma = arrays["gamma", i].step(norm.dgamma)
-                norm.dbeta = arrays["beta", i].step(norm.dbeta)
-        return [arrays["W", i].step(each) for i, each in enumerate(dW)]
-
-    return gradients
 
 
 NO_MEAN_TERM = MUSEUM["no mean term"]
@@ -221,70 +143,42 @@ KINDS = {
     "right": {},
     "no mean term": NO_MEAN_TERM,
     "no drift": NO_MEAN_TERM | {"gradients": without_drift},
-    "right dx": NO_MEAN_TERM | {"gradients": with_right_dx},
 }
-LONG = {
-    f"{kind}, {weights}, {rate}": KINDS[kind] | {"scale": scale, "rate": rate}
-    for kind in KINDS
-    for weights, scale in (("default", 1), ("He", HE))
-    for rate in DRIFT_RATES
-} | {
-    f"{kind}, Adam": KINDS[kind] | {"adam": True, "rate": 0.003}
-    for kind in ("right", "no mean term", "no drift")
+CURVES = {
+    f"{kind}, {rate}": setting | {"rate": rate}
+    for kind, setting in KINDS.items()
+    for rate in (0.01, 0.03, 0.1, 0.3)
 }
 
 
-def run(seed, rate, frozen=False, adam=False, epochs=6, **setting):
+def run(seed, rate, frozen=False, epochs=6, **setting):
     """Train one network; return its accuracy on the test images, and its loss on the others."""
     net = network(seed, **setting)
     with np.errstate(all="ignore"):  # some rates are too large
-        train(net, rate, seed, frozen, epochs, gradients=adams() if adam else run_backward)
+        train(net, rate, seed, frozen, epochs)
         loss, accuracy = score(*net)
     return {"accuracy": accuracy, "loss": loss}
 
 
-def long_run(seed, rate=0.1, gradients=run_backward, adam=False, stop=None, **setting):
-    """Train one network for 30 epochs; return its loss and its drift, (31,) each.
+def curve(seed, rate, gradients=run_backward, stop=None, **setting):
+    """Train one network for 30 epochs; return its loss before them and after each, (31,).
 
-    They are measured before the training and after each epoch; after `stop` measurements, if it is
-    given, the training ends. The drift says how far the means of the rows of W have moved since
-    the start, as a share of the spread around these means: the root mean square over the second to
-    eighth W.
+    After `stop` losses, if it is given, the training ends.
     """
-    net, batches, losses, drifts = network(seed, **setting), itertools.count(), [], []
-    first = [W.mean(axis=1, keepdims=True) for W in net[0]]
-    if adam:
-        steps = adams()
-        gradients = partial(gradients, gradients=steps) if gradients is without_drift else steps
-
-    def measure():
-        inner = [(W - W.mean(axis=1, keepdims=True), W) for W in net[0][1:-1]]
-        moved = [W - rest - mean for (rest, W), mean in zip(inner, first[1:-1])]
-        drift = np.linalg.norm(moved) / np.linalg.norm([rest for rest, _ in inner])
-        drifts.append(round(float(drift), 12))  # without the bug, only rounding errors drift
-        losses.append(score(*net)[0])
+    net, batches, losses = network(seed, **setting), itertools.count(), []
 
     def watched(*network_and_batch):
         dW = gradients(*network_and_batch)
         if next(batches) % 13 == 0:  # the first batch of an epoch
-            measure()
+            losses.append(score(*net)[0])
             if len(losses) == stop:
                 raise StopIteration
         return dW
 
     with suppress(StopIteration):
         train(net, rate, seed, epochs=EPOCHS, gradients=watched)
-        measure()
-    return {"loss": losses, "drift": drifts}
-
-
-def dx_runs():
-    """Train with the right gradient for 30 epochs; return {bug: the worst error of dx, (5,)}."""
-    nets = [network(seed) for seed in SEEDS]
-    for seed, net in zip(SEEDS, nets):
-        train(net, 0.1, seed, epochs=EPOCHS)
-    errors = [dx_errors(*net) for net in nets]
-    return {bug.name: [max(each[bug.name]) for each in errors] for bug in BUGS}
+        losses.append(score(*net)[0])
+    return losses
 
 
 def runs(setting, rates):
@@ -296,18 +190,18 @@ def runs(setting, rates):
     return {key: [[each[key] for each in row] for row in found] for key in found[0][0]}
 
 
-def near_the_best(run, rates):
-    """Return the best rate of a stored run, and the one or two rates beside it."""
-    best = np.median(run["accuracy"], axis=1).argmax()
-    return tuple(rates[max(best - 1, 0) : best + 2])
+def best_rate(run, rates):
+    """Return the rate of a stored run whose median accuracy is the highest."""
+    return rates[np.median(run["accuracy"], axis=1).argmax()]
 
 
-def longer(setting, run, rates):
-    """Train the network of a stored run for 30 epochs, at the rates near its best one."""
+def longer(setting, run):
+    """Train the network of a stored run for 30 epochs, at its best rate."""
     if "raises" in run:
         return run
-    rates = near_the_best(run, rates)
-    return {"rates": rates} | runs(setting | {"epochs": EPOCHS}, rates)
+    rate = best_rate(run, MUSEUM_RATES)
+    found = runs(setting | {"epochs": EPOCHS}, [rate])
+    return {"rate": rate} | {key: values[0] for key, values in found.items()}
 
 
 def empty():
@@ -317,32 +211,30 @@ def empty():
         "date": "",
         "versions": {},
         "seeds": list(SEEDS),
-        **{f"{key}{long}": {"runs": {}} for key in PARTS for long in ("", ", long")},
-        "long": {},
-        "dx": {},
+        **{key: {"runs": {}} for key in (*PARTS, "museum, long")},
+        "curves": {},
     }
 
 
 def with_missing(stored):
     """Return what is stored, with the runs that it lacks, and without those that are gone."""
     found = dict(stored)
-    for key, (settings, rates) in PARTS.items():
-        short, long = stored[key]["runs"], stored[f"{key}, long"]["runs"]
-        short = {name: short.get(name) or runs(each, rates) for name, each in settings.items()}
-        found[key] = {"rates": rates, "runs": short}
-        found[f"{key}, long"] = {
+    for key, (settings, rates, epochs) in PARTS.items():
+        kept = stored[key]["runs"]
+        found[key] = {
+            "rates": rates,
             "runs": {
-                name: long.get(name) or longer(each, short[name], rates)
+                name: kept.get(name) or runs(each | {"epochs": epochs}, rates)
                 for name, each in settings.items()
-                if "frozen" not in each
-            }
+            },
         }
-    found["long"] = {
-        name: stored["long"].get(name) or [long_run(seed, **each) for seed in SEEDS]
-        for name, each in LONG.items()
+    kept, short = stored["museum, long"]["runs"], found["museum"]["runs"]
+    long = {name: kept.get(name) or longer(each, short[name]) for name, each in MUSEUM.items()}
+    curves = {
+        name: stored["curves"].get(name) or [curve(seed, **each) for seed in SEEDS]
+        for name, each in CURVES.items()
     }
-    complete = set(stored["dx"]) == {bug.name for bug in BUGS}
-    return found | {"dx": stored["dx"] if complete else dx_runs()}
+    return found | {"museum, long": {"runs": long}, "curves": curves}
 
 
 def written(stored):
@@ -362,18 +254,11 @@ def rounded(value):
     return value
 
 
-def sample(stored, names=None, seed=0, rate=0.1):
-    """Repeat one run of each kind, or of those named; return how far its last loss is off."""
-    off = {}
-    for key, (settings, _) in PARTS.items():
-        part = stored[key]
-        place = part["rates"].index(rate), stored["seeds"].index(seed)
-        for name, setting in settings.items():
-            found = part["runs"].get(name, {})  # a new bug has not been trained yet
-            if "loss" in found and name in (names or settings):
-                was = found["loss"][place[0]][place[1]]
-                off[name] = abs(run(seed, rate, **setting)["loss"] / was - 1)
-    return off
+def off(stored, key, name, seed=0, rate=0.1):
+    """Repeat one run; return by which share its last loss differs from the stored one."""
+    settings, rates, epochs = PARTS[key]
+    was = stored[key]["runs"][name]["loss"][rates.index(rate)][stored["seeds"].index(seed)]
+    return abs(run(seed, rate, epochs=epochs, **settings[name])["loss"] / was - 1)
 
 
 def main():
