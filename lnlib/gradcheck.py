@@ -398,15 +398,25 @@ def _complex_step(probe, direction, h):
 
 
 def _not_analytic(probe):
-    """Return what to say if complex step and central differences disagree along a direction."""
-    direction = np.zeros_like(probe.point)
-    direction[: probe.dy.size] = probe.rng.choice([-1.0, 1.0], probe.dy.size)
-    central, complex_step = (_slope(probe, method, direction, rtol=1) for method in RTOL)
-    if abs(central.value - complex_step.value) <= _SAFETY * central.error + 1e-4 * central.size:
-        return {}
-    slopes = f"{complex_step.value:.3g} along one direction, {central.value:.3g} by differences"
-    advice = "np.var, abs and max are not analytic: use central differences"
-    return {"forward": f"no complex derivative: {slopes}. {advice}"}
+    """Return what to say if complex step and central differences disagree along a direction.
+
+    First x moves, each row in proportion to its spread. Then gamma and beta do: moved together,
+    one of them may hide the other.
+    """
+    x, gamma, _ = probe.arrays(probe.point)
+    spread = np.std(x, axis=-1, keepdims=True)
+    spread = np.where(spread > 0, spread, 1) * np.ones_like(x)
+    for moves in (spread, 0 * gamma, 0 * gamma), (0 * x, gamma**0, gamma**0):
+        signs = probe.rng.choice([-1.0, 1.0], probe.point.size)
+        direction = signs * np.concatenate(moves, axis=None)
+        central, complex_step = (_slope(probe, method, direction, rtol=1) for method in RTOL)
+        slopes = complex_step.value, central.value
+        allowed = _SAFETY * central.error + 1e-5 * central.size / np.sqrt(x.size)
+        if abs(slopes[0] - slopes[1]) > allowed:
+            found = "{:.3g} along one direction, {:.3g} by differences".format(*slopes)
+            advice = "np.var, abs and max are not analytic: use central differences"
+            return {"forward": f"no complex derivative: {found}. {advice}"}
+    return {}
 
 
 # ---- Central differences, extrapolated to step 0 -------------------------------------------------
