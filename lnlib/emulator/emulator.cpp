@@ -53,8 +53,8 @@ enum State { READY, AT_BARRIER, IN_WARP, RETURNED };
 struct Thread {
     ucontext_t context;  // where it starts, and where it goes on
     jmp_buf here;
+    bool started;  // in this block or one before
     State state;
-    bool started;
     const char *file;  // of the source, and the line, where it waits
     int line;
     unsigned mask;     // for its warp: the lanes it waits for
@@ -109,9 +109,12 @@ static void wait(State state, const char *file, int line)
 
 static void fiber()
 {
-    kernel();
-    self().state = RETURNED;
-    _longjmp(scheduler, 1);
+    for (;;) {  // once a block
+        kernel();
+        self().state = RETURNED;
+        if (!_setjmp(self().here))
+            _longjmp(scheduler, 1);
+    }
 }
 
 // Let a thread go on until it waits or returns.
@@ -122,6 +125,10 @@ static void resume(Thread &thread)
     if (thread.started)
         _longjmp(thread.here, 1);
     thread.started = true;
+    getcontext(&thread.context);
+    thread.context.uc_stack.ss_sp = stacks + (&thread - threads) * STACK;
+    thread.context.uc_stack.ss_size = STACK;
+    makecontext(&thread.context, fiber, 0);
     setcontext(&thread.context);
 }
 
@@ -274,12 +281,8 @@ static void run_block(const int *order)
     const int count = blockDim.x;
     epoch = votes[0] = votes[1] = 0;
     poison_shared();
-    for (int t = 0; t < count; t++) {
+    for (int t = 0; t < count; t++)
         memset((char *)&threads[t] + offsetof(Thread, state), 0, sizeof(Thread) - offsetof(Thread, state));
-        threads[t].context.uc_stack.ss_sp = stacks + t * STACK;
-        threads[t].context.uc_stack.ss_size = STACK;
-        makecontext(&threads[t].context, fiber, 0);
-    }
     settle();
     for (;;) {
         bool progress = false;
@@ -958,8 +961,6 @@ int launch(void (*kernel_)())
     launched = true;
     for (int k = MAX_ARRAYS - shared_arrays; k < MAX_ARRAYS; k++)
         make(arrays[k]);
-    for (Thread &thread : threads)
-        getcontext(&thread.context);
     reports_of = (Reports *)calloc(gridDim.x, sizeof(Reports));
     const int count = gridDim.x - first_block;
     int *blocks = (int *)malloc(count * sizeof(int)), order[MAX_THREADS];
