@@ -144,11 +144,10 @@ def _fitted_number(mistake, run, output):
     if not min(least[at], most[at]) < target[at] < max(least[at], most[at]):
         return None
     ends = np.cumsum([array.size for array in output.mine])
-    case = np.searchsorted(ends, at, side="right")  # that of the entry, which then is its from-th
-    from_end = at - ends[case]
+    case = np.searchsorted(ends, at, side="right")  # that of the entry: no other is run again
     for _ in range(42):  # then it is known to ten digits
         middle = np.sqrt(low * high)
-        there = theirs(middle, slice(case, case + 1))[from_end]
+        there = theirs(middle, slice(case, case + 1))[at - ends[case]]
         below = (there < target[at]) == (least[at] < most[at])
         low, high = (middle, high) if below else (low, middle)
     return low if close(theirs(low), target, 1e-6) else None

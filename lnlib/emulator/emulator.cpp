@@ -53,7 +53,6 @@ enum State { READY, AT_BARRIER, IN_WARP, RETURNED };
 struct Thread {
     ucontext_t context;  // where it starts, and where it goes on
     jmp_buf here;
-    bool started;  // in this block or one before
     State state;
     const char *file;  // of the source, and the line, where it waits
     int line;
@@ -122,9 +121,8 @@ static void resume(Thread &thread)
 {
     if (_setjmp(scheduler))
         return;
-    if (thread.started)
+    if (thread.context.uc_stack.ss_sp)  // it has begun, in this block or in one before
         _longjmp(thread.here, 1);
-    thread.started = true;
     getcontext(&thread.context);
     thread.context.uc_stack.ss_sp = stacks + (&thread - threads) * STACK;
     thread.context.uc_stack.ss_size = STACK;
