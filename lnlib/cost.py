@@ -7,15 +7,15 @@ import numpy as np
 from . import blocked
 
 PER_ELEMENT = {
-    # for each of the N * D elements of x: FLOPs, values moved, values allocated at once
+    # for each of the N * D elements of x: FLOPs, values read and written, values allocated at once
     # textbook: `lnlib.textbook`, the form with means
     ("textbook", "forward"): (9, 15, 3),
     ("textbook", "backward"): (11, 21, 3),
     # `lnlib.layernorm`: constant rows (less their masks of one byte), scaling, centring; backward,
-    # float32 moves WIDENED values more
+    # float32 has WIDENED values more
     ("reference", "forward"): (15, 26, 4),
     ("reference", "backward"): (11, 21, 3),
-    # `lnlib.blocked`: values moved between the processor's cache and memory. Rows are around 0, so
+    # `lnlib.blocked`: values through memory, with a cache for some blocks. Rows are around 0, so
     # that nothing needs centring: a block of x that does costs 5 FLOPs more forward and 1 backward,
     # a block of gamma * dy 4
     ("blocked", "forward"): (8, 2, 1),
@@ -35,20 +35,21 @@ class Cost(NamedTuple):
     ----------
     flops : int
         Additions, multiplications, divisions, roots and comparisons.
-    moved : int
-        Bytes read from and written to memory.
+    nbytes : int
+        Bytes that are read and written: by all operations, or of the blocked and the fused layer
+        those through memory. Extra reads of write-allocate are left out.
     peak : int
         Bytes allocated at once, results and cache included, arguments not.
     """
 
     flops: int
-    moved: int
+    nbytes: int
     peak: int
 
     @property
     def intensity(self):
-        """FLOPs per byte moved."""
-        return self.flops / self.moved
+        """FLOPs per byte."""
+        return self.flops / self.nbytes
 
 
 def cost(variant, direction, N, D, dtype=np.float32, *, out=False, elides=True):
@@ -89,15 +90,15 @@ def cost(variant, direction, N, D, dtype=np.float32, *, out=False, elides=True):
     N, D, itemsize = int(N), int(D), np.dtype(dtype).itemsize  # NumPy's integers can overflow
     if min(N, D) < 1:
         raise ValueError(f"N and D must be positive, got {N} and {D}")
-    flops, moved, held = PER_ELEMENT[variant, direction]
+    flops, both_ways, held = PER_ELEMENT[variant, direction]
     if (variant, direction) == ("textbook", "backward") and not elides:
         held += 1  # a temporary that NumPy would have written over
     if (variant, direction) == ("reference", "backward") and itemsize == 4:
-        moved += WIDENED
+        both_ways += WIDENED
     values = (held - 1 if out else held) * N * D
     if variant == "blocked":
         values += _beside_the_rows(direction, N, D, itemsize)
-    return Cost(flops * N * D, moved * N * D * itemsize, values * itemsize)
+    return Cost(flops * N * D, both_ways * N * D * itemsize, values * itemsize)
 
 
 def _beside_the_rows(direction, N, D, itemsize):

@@ -115,7 +115,7 @@ def _story_numbers():
             {n: [_error_at(o, f) for o in offsets] for n, f in forwards.items()},
         ),
         "moved": {
-            name: sum(cost(variant, way, N, D).moved for way in ways) / (4 * N * D)
+            name: sum(cost(variant, way, N, D).nbytes for way in ways) / (4 * N * D)
             for name, variant in cost_of.items()
         },
         # fused, a row on the chip: one sweep forward, one backward
@@ -458,16 +458,16 @@ def growth(sizes, seconds, single):
     plt.show()
 
 
-def through_caches(sizes, moved, size_of_x):
+def through_caches(sizes, through, size_of_x):
     """Draw {version: values through memory} against the sizes of simulated caches, in bytes."""
     fig, ax = plt.subplots(figsize=(7.2, 5.2))
-    for (variant, values), marker, color in zip(moved.items(), "os", (BLUE, GREEN)):
+    for (variant, values), marker, color in zip(through.items(), "os", (BLUE, GREEN)):
         ax.semilogx(sizes / 2**20, values, marker + "-", base=2, color=color, label=variant)
     ax.axhline(5, color=BLACK, ls=":", label="5, the fewest", zorder=4)
-    ax.axvline(size_of_x / 2**20, color=ORANGE, label="size of x")
+    ax.axvline(size_of_x / 2**20, color=ORANGE, ls="--", label="size of x")
     ax.set(xlabel="size of the cache (MiB)", ylabel="values through memory, per element", ylim=0)
     ax.set_xlim(right=1.25 * sizes[-1] / 2**20)
-    ax.xaxis.set_major_formatter("{x:g}")
+    ax.set_xticks(sizes / 2**20, [f"{size / 2**20:g}" for size in sizes])
     ax.set_title("How large a cache does each version need?")
     fig.legend(loc="outside lower center", ncols=2)
     plt.show()
@@ -522,7 +522,7 @@ def under_the_roof(points, memory, arithmetic):
         "reference": ("^", RED, (8, -24)),
         "blocked": ("s", GREEN, (14, -6)),
         "compiled": ("D", PURPLE, (10, -22)),
-        "fused, at copy pace": ("*", ORANGE, (-16, 14)),
+        "goal": ("*", ORANGE, (-16, 4)),
         "product": ("s", GREEN, (-6, -28)),
     }
     measured = len(memory) > 1
@@ -536,25 +536,31 @@ def under_the_roof(points, memory, arithmetic):
     ax.loglog(intensity, high, color=BLACK, lw=2)
     ax.text(most if measured else 40, 1.15 * arithmetic, f"{arithmetic:.0f} GFLOP/s", ha="right")
     ax.set(xlabel="arithmetic intensity (FLOP per byte)", ylabel="GFLOP per second")
-    title = "Who comes near the roof?" if measured else "How fast can each program be?"
-    ax.set_title(title, pad=10 if measured else 26)
+    ax.set_title(
+        "Who comes near the roof?" if measured else "How fast can each program be?", pad=26
+    )
     ax.set_xlim(0.8 * least, 1.25 * most)
-    ax.set_ylim(0.4 * min(rate for _, rate in points.values()), 3 * arithmetic)
+    ax.set_ylim(0.4 * min(rate for _, rate in points.values()), 2 * arithmetic)
+    ax.yaxis.set_major_locator(plt.LogLocator(subs=(1, 2, 5), numticks=20))
+    for axis in (ax.xaxis, ax.yaxis):
+        axis.set_major_formatter("{x:g}")
+    ax.minorticks_off()
+    ax.plot([corner, corner], [arithmetic, 2 * arithmetic], ":", color=GREY, lw=2)
+    above = {"y": 1.02, "transform": ax.get_xaxis_transform()}
     if measured:
-        ax.plot(corner, arithmetic, "o", ms=10, mfc="white", mec=BLACK, mew=2, zorder=3)
-        ax.text(0.9 * corner, 1.3 * arithmetic, f"corner: {corner:.1f}", ha="right")
+        ax.text(corner, s=f"corner: {corner:.1f}", ha="center", **above)
         ax.figure.canvas.draw()  # which places the axes
         (left, bottom), (right, top) = ax.transData.transform([(0.1, 1), (1, 10)])
         angle = np.degrees(np.arctan2(top - bottom, right - left))  # of both edges
         for name, at, va in (fastest, 0.033, "bottom"), (slowest, 0.2, "top"):
             words = f"{name}, {memory[name]:.0f} GB/s"
             turned = {"va": va, "rotation": angle, "rotation_mode": "anchor"}
-            away = 1.06 if va == "bottom" else 0.94
+            away = 1.06 if va == "bottom" else 0.82
             ax.text(at, away * at * memory[name], words, **turned)
     else:
-        ax.plot([corner, corner], [arithmetic, 3 * arithmetic], ":", color=GREY, lw=2)
         for side, word in (("right", "bytes set the limit  "), ("left", "  FLOPs set the limit")):
-            ax.text(corner, 1.02, word, ha=side, transform=ax.get_xaxis_transform())
+            ax.text(corner, s=word, ha=side, **above)
+        ax.text(1.1 * corner, 0.85 * arithmetic, f"corner: {corner:g}", va="top")
         ax.text(0.42, 0.6 * memory[fastest], f"{memory[fastest]} GB/s", ha="right")
     for name, at in points.items():
         marker, color, offset = look[name]
@@ -563,7 +569,7 @@ def under_the_roof(points, memory, arithmetic):
         ax.plot(*at, marker, ms=ms, color=color, mfc=inside, mew=2, zorder=3)
         style = {"color": color, "ha": "left" if offset[0] > 0 else "right"}
         style |= {"fontsize": 16, "fontweight": "bold"}
-        ax.annotate(name.replace(", ", ",\n"), at, offset, textcoords="offset points", **style)
+        ax.annotate(name, at, offset, textcoords="offset points", **style)
     plt.show()
 
 

@@ -26,7 +26,8 @@ COST_TERMS = Terms("1", "N * D; N * D * itemsize; N; N * itemsize; N * D * 4")
     flops * N * D => flops * (N * D + N)  # once per row does not count here: N * D terms alone.
     values * N * D => (values * N * D + 2 * D)  # gamma and beta, D numbers each, do not count here.
     values * N => 15 * N  # that is the textbook's count. No second mean hides here.
-    values * N => 11 * N  # 1 is missing. x * x also writes an array, and its mean reads that array.
+    values * N => 11 * N  # 1 is missing. x * x writes an array, and its mean reads it: count both.
+    values * N => 10 * N  # 2 are missing. x * x writes an array, and its mean reads it: count both.
     values * N => 13 * N  # 1 too many. x * x names x twice but reads it once.
     values * N => 17 * N  # with the reads of write-allocate; here a write counts once.
     values * N => 7 * N  # only what is read; each operation also writes its result.
@@ -34,6 +35,10 @@ COST_TERMS = Terms("1", "N * D; N * D * itemsize; N; N * itemsize; N * D * 4")
     values * N => 2 * N  # that is one kernel's. NumPy finishes one operation before the next.
     (values + anew) => values  # without write-allocate: what is written to must be read, too.
     (values + anew) => 16  # 1 is missing. x * x also writes an array.
+    (values + anew) => 15
+        2 are missing. Did you count all of x * x: its write, the extra read, its mean's read?
+    (values + anew) => 14
+        3 are missing. Did you count all of x * x: its write, the extra read, its mean's read?
     (values + anew) => 20  # that is the textbook's. No second mean hides here.
     (values + anew) => 21  # that is section 1's table of the textbook. No second mean hides here.
     (values + anew) * N * D => (values + anew)  # for one element: multiply by N * D.

@@ -98,6 +98,8 @@ SCORE_CASES = {  # rows, D, multiprocessors, bandwidth, clock, share
         the kernel's time divided by the copy's; the score is the inverse.
     moving / (moving + share * wait) => moving / (share * wait)
         moving is missing: the kernel's time is moving and waits.
+    moving / (moving + share * wait) => np.round(moving / (moving + share * wait), 2)
+        the score is rounded; give all its digits.
     moving / (moving + share * wait) => moving + share * wait
         the kernel's time in ns, not the score.
 """)
