@@ -39,10 +39,9 @@ def emulate(dy, x, gamma, beta, eps=1e-5, order="forward", kernel="backward", wi
 def emulate_backward_changed(source, changed, dy, cache, order="forward"):
     """Run the backward pass with another source for one of its kernels; no other is compiled."""
     usual, other = emulated.backend(order), emulated.backend(order, source)
-    names = LOOPING if changed == "backward_looping" else (changed,)
 
     def run(chosen, *launch):
-        (other if chosen.kernel in names else usual).run(chosen, *launch)
+        (other if chosen.kernel == changed else usual).run(chosen, *launch)
 
     kernel = "backward_looping" if changed in LOOPING else changed
     kernel = kernel if kernel in BACKWARD else "backward"

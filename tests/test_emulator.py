@@ -379,7 +379,7 @@ def test_first_use_by_many_threads():
 
 def test_a_kernel_that_never_ends():
     with pytest.raises(EmulationError, match="test has not returned after 1 seconds"):
-        launch("while (true) ;", seconds=1)
+        launch("while (true) pause();", seconds=1, head='extern "C" int pause();')
 
 
 IMPORTS = "from lnlib.emulator import EmulationError, Launch, build, run\n"

@@ -48,9 +48,13 @@ OTHER_RIGHT_KERNELS = [
         ("+= other[v].at[j]", "+= i < vectors ? other[v].at[j] : 0.0f"),
     ),
     (FORWARD, (LONG_START, "const size_t start = static_cast<size_t>(blockIdx.x) * vectors;")),
-    (BACKWARD, ("long long n = blockIdx.x;", "int n = blockIdx.x;"), ("n * v", "(long long)n * v")),
-    (BACKWARD, ("partial[(long long)blockIdx.x * vectors", "partial[(int)blockIdx.x * vectors")),
-    (BACKWARD, (CLEAR, "for (auto &one : total)\n        one = Vector<WIDTH>();")),
+    (
+        BACKWARD,
+        ("long long n = blockIdx.x;", "int n = blockIdx.x;"),
+        ("n * v", "(long long)n * v"),
+        ("partial[(long long)blockIdx.x * vectors", "partial[(int)blockIdx.x * vectors"),
+        (CLEAR, "for (auto &one : total)\n        one = Vector<WIDTH>();"),
+    ),
     (  # start in a long long, and a remainder of it in a bool
         ADD,
         ("const int i =", "const bool odd = start % 2; const long long i = odd * 0 + start +"),
@@ -83,13 +87,7 @@ WHAT_RIGHT_NUMBERS_HIDE = [
     (FORWARD, "reciprocal_std(ms, eps)", "1.0f / (sqrtf(ms) + eps)", "eps is outside the root"),
     (BACKWARD, "long long n = blockIdx.x;", "int n = blockIdx.x;", "needs a long long"),
     (BACKWARD, "total[v] = Vector<WIDTH>();", ";", "adds to total, which never got a value"),
-    (FORWARD, LONG_START, "const unsigned start = blockIdx.x * vectors;", "needs a long long"),
-    (
-        FORWARD,
-        "long long start = (long long)blockIdx",
-        "long long start = blockIdx",
-        "needs a long",
-    ),
+    (FORWARD, LONG_START, "const long long start = blockIdx.x * vectors;", "needs a long long"),
 ]
 TICKET = "__device__ int tickets;\n__device__ float normalise("
 ONLY_IN_ONE_ORDER = [  # when lane 0 comes first, last, or neither

@@ -58,6 +58,7 @@ threading.Thread(target=threading.Event().wait).start()
 if os.path.exists("a vandal.ipynb"):
     open("a vandal.ipynb", "w").write("mine")
 """
+OURS = "shift_backward = load_exercises()['shift_backward'].right"
 MAGICS = f"%xmode Plain\n!exit 1\nawait __import__('asyncio').sleep(0)\ndisplay('a text')\n{MEAN}"
 STUBBORN = "while True:\n    try: time.sleep(9)\n    except BaseException: pass"
 # Name of the file -> the notebook, and the verdicts on its exercises 0.1 and 0.2, or on the file.
@@ -67,21 +68,21 @@ STOPPED = 2 * ["not checked: stopped after 12 s"]
 MEMORY = ["wrong: MemoryError", "right"] if sys.platform == "linux" else RIGHT
 CLASS = {
     "a vandal": (answers(MEAN, VANDAL), RIGHT),
-    "right": (answers(MEAN, language_info={"name": "python"}), RIGHT),
     "solutions": (solutions(LESSONS[0]).read_text("utf-8"), 3 * ["right"]),
-    "wrong": (answers(MEAN.replace("-1", "0")), ["wrong: axis", "right"]),
+    "wrong": (
+        answers(MEAN.replace("-1", "0"), shift=f"{SHIFT[:23]} raise KeyboardInterrupt"),
+        ["wrong: axis", "wrong: Keyboard"],
+    ),
     "half": (answers(f"{MEAN}\n1 / 0", shift=f"{SHIFT[:23]} ..."), ["right", "not done"]),
     "broken": (answers(shift=f"{SHIFT})"), ["not done: not defined", "wrong: SyntaxError"]),
     "broken later": (answers(MEAN, f"{MEAN})"), ["wrong: SyntaxError", "right"]),
-    "lambda": (answers("row_mean = lambda x: x"), ["wrong: with def", "right"]),
-    "ours": (
-        answers("row_mean = load_exercises()['row_mean'].right"),
-        ["wrong: with def", "right"],
+    "no def": (
+        answers("row_mean = lambda x: x", shift=f"{OURS}\ncheck(shift_backward)"),
+        2 * ["wrong: with def"],
     ),
-    "interrupts": (answers(f"{MEAN[:16]} raise KeyboardInterrupt"), ["wrong: Keyboard", "right"]),
     "magics": (answers(MAGICS, "input()", "quit()", "raise SystemExit"), RIGHT),
     "puts out 200 MB": (answers(MEAN, "for _ in range(100):\n    print(10**6 * '12')"), RIGHT),
-    "40 MB": (answers(MEAN, output=8 * 10**6 * "x"), RIGHT),
+    "40 MB": (answers(MEAN, output=8 * 10**6 * "x", language_info={"name": "python"}), RIGHT),
     "much memory": (answers(f"hog = bytearray(8 << 30)\n{MEAN}"), MEMORY),
     "ends": (answers(MEAN, "os._exit(0)"), ENDED),
     "closes files": (answers(MEAN, "os.closerange(0, 50)"), ENDED),

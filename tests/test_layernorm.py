@@ -74,17 +74,17 @@ def test_promise_where_gamma_times_dy_cancels(layer, scale, noise, spread):
 
 
 @pytest.mark.parametrize("D, offset, mean", [(4, 0, 0.5), (8, 1e7, -1e4)])
-def test_promise_for_a_million_rows(layer, D, offset, mean):
+def test_promise_for_very_many_rows(layer, D, offset, mean):
     """Twenty times the same rows, so that the errors of the sums have one sign and add up.
 
     As dy follows x, the terms of dgamma have a mean, too.
     """
     rng = np.random.default_rng(3)
-    x, more = rng.standard_normal((2, 50_000, D))
+    x, more = rng.standard_normal((2, 10_000, D))
     gamma, beta = rng.uniform(0.5, 2, (2, D))
     rows = [a.astype(np.float32) for a in (mean + x + more, offset + x, gamma, beta)]
     y, dx, dgamma, dbeta = layer.both(*(np.tile(a, (20, 1)) for a in rows[:2]), *rows[2:])
-    got = y[-50_000:], dx[-50_000:], dgamma.astype(float) / 20, dbeta.astype(float) / 20
+    got = y[-10_000:], dx[-10_000:], dgamma.astype(float) / 20, dbeta.astype(float) / 20
     assert fractions(got, *rows).largest() <= AT_LARGE
 
 

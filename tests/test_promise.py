@@ -3,7 +3,7 @@
 import adversary
 import numpy as np
 import pytest
-from bounds import bound
+from bounds import U, bound
 from execute_notebooks import NOTEBOOKS, cells_of
 from layers import KERNEL, LAYERS, each_layer, needs_compiler
 from oracle import AT_LARGE, BUILT, WORST, fractions, oracle, promised
@@ -32,7 +32,7 @@ DY = {
 
 @each_layer
 @pytest.mark.parametrize("kind", DY)
-@pytest.mark.parametrize("D", [16, 256, 768, 1024, 4096])
+@pytest.mark.parametrize("D", [16, 256, 1024, 4096])
 def test_rows_with_outliers(layer, kind, D):
     D = min(D, LONGEST.get(layer.name, D))
     rng = np.random.default_rng(D)
@@ -51,7 +51,7 @@ CLIMBS = {"reference": 6, "staged": 6, "blocked": 6, "kernel": 1}
 
 @each_layer
 def test_the_adversary_finds_nothing_above_promise_or_bound(layer):
-    lengths = [D for D in adversary.LENGTHS if D <= (256 if layer.name == "kernel" else 1024)]
+    lengths = [D for D in adversary.LENGTHS if D <= (128 if layer.name == "kernel" else 1024)]
     found = adversary.search(layer, climbs=CLIMBS[layer.name], seed=4, lengths=lengths)
     for name, (fraction, arrays) in found.items():
         assert fraction <= WORST, (name, arrays)
@@ -68,7 +68,7 @@ def test_the_bound_is_near_what_is_found(layer, start):
     D = 64
     for seed, target in enumerate(("y", "dx")):
         rng = np.random.default_rng([seed, 7])
-        fraction, arrays = adversary.climb(layer, target, D, start, rng, steps=8)
+        fraction, arrays = adversary.climb(layer, target, D, start, rng, steps=3)
         above = getattr(bound(layer.name, *(a.astype(np.float32) for a in arrays)), target).max()
         assert fraction <= above <= 30 * fraction
 
@@ -252,6 +252,17 @@ def test_rows_built_against_the_order_of_additions():
     kernel = fractions(LAYERS["kernel"].both(*arrays), *arrays)
     assert WORST < kernel.dx.max() <= min(BUILT, bound("kernel", *arrays).dx.max())
     assert fractions(LAYERS["reference"].both(*arrays), *arrays).largest() < AT_LARGE
+
+
+@each_layer
+def test_the_worst_row_that_we_know(layer):
+    """Lesson 05 shows it: four values for which the reference's roundings add up to nearly 14u."""
+    of_x = 8.4191694, 2.2405756, -1.823579, 0.18725443
+    of_dy = 0.01895055, 0.98617363, -0.88275182, 0.019482702
+    x, dy = np.repeat(np.float32([of_x, of_dy]), (1, 178, 177, 28), axis=1)[:, None]  # (1, 384)
+    gamma = np.full(384, np.float32(1.1656603))
+    errors = fractions(layer.both(dy, x, gamma, 0 * gamma), dy, x, gamma, 0 * gamma)
+    assert errors.dx.max() <= WORST and (layer.name != "reference" or errors.dx.max() > 13.5 * U)
 
 
 def test_the_theorem_on_the_page_is_above_this_bound():

@@ -54,7 +54,6 @@ struct Thread {
     ucontext_t context;  // where it starts, and where it goes on
     jmp_buf here;
     State state;
-    bool started;
     const char *file;  // of the source, and the line, where it waits
     int line;
     int number;        // of the barrier where it waits, in the text; else 0
@@ -111,9 +110,12 @@ static void wait(State state, const char *file, int line, int number = 0)
 
 static void fiber()
 {
-    kernel();
-    self().state = RETURNED;
-    _longjmp(scheduler, 1);
+    for (;;) {  // once a block
+        kernel();
+        self().state = RETURNED;
+        if (!_setjmp(self().here))
+            _longjmp(scheduler, 1);
+    }
 }
 
 // Let a thread go on until it waits or returns.
@@ -121,9 +123,12 @@ static void resume(Thread &thread)
 {
     if (_setjmp(scheduler))
         return;
-    if (thread.started)
+    if (thread.context.uc_stack.ss_sp)  // it has begun, in this block or in one before
         _longjmp(thread.here, 1);
-    thread.started = true;
+    getcontext(&thread.context);
+    thread.context.uc_stack.ss_sp = stacks + (&thread - threads) * STACK;
+    thread.context.uc_stack.ss_size = STACK;
+    makecontext(&thread.context, fiber, 0);
     setcontext(&thread.context);
 }
 
@@ -279,12 +284,8 @@ static void run_block(const int *order)
     const int count = blockDim.x;
     epoch = votes[0] = votes[1] = 0;
     poison_shared();
-    for (int t = 0; t < count; t++) {
+    for (int t = 0; t < count; t++)
         memset((char *)&threads[t] + offsetof(Thread, state), 0, sizeof(Thread) - offsetof(Thread, state));
-        threads[t].context.uc_stack.ss_sp = stacks + t * STACK;
-        threads[t].context.uc_stack.ss_size = STACK;
-        makecontext(&threads[t].context, fiber, 0);
-    }
     settle();
     for (;;) {
         bool progress = false;
@@ -963,8 +964,6 @@ int launch(void (*kernel_)())
     launched = true;
     for (int k = MAX_ARRAYS - shared_arrays; k < MAX_ARRAYS; k++)
         make(arrays[k]);
-    for (Thread &thread : threads)
-        getcontext(&thread.context);
     reports_of = (Reports *)calloc(gridDim.x, sizeof(Reports));
     const int count = gridDim.x - first_block;
     int *blocks = (int *)malloc(count * sizeof(int)), order[MAX_THREADS];

@@ -17,6 +17,7 @@ THREAD_CASES = {
     "thread 25 of 64": (25, 64, 4, 1000),
     "thread 57 of 64, which has the last vector": (57, 64, 4, 1000),
     "thread 58 of 64, the first with nothing in the last round": (58, 64, 4, 1000),
+    "a row without padding": (3, 64, 4, 1024),
     "vectors of 1": (0, 32, 1, 77),
     "a thread past the end of the row": (11, 32, 4, 40),
 }
@@ -28,9 +29,11 @@ THREAD_CASES = {
     thread, D // width, threads => thread * n, min(D // width, thread * n + n)
         one chunk for each thread: neighbours read far apart (uncoalesced, slow).
     return [ => return [*range(thread * (D // threads), (thread + 1) * (D // threads))]; [
-        a chunk of columns for each thread: that is the lower strip. Here thread t loads vector t.
+        a chunk of columns for each thread: that is the lower picture in section 3. Here thread t
+        loads vector t.
     return [ => return [*range(thread * D // threads, (thread + 1) * D // threads)]; [
-        a chunk of columns for each thread: that is the lower strip. Here thread t loads vector t.
+        a chunk of columns for each thread: that is the lower picture in section 3. Here thread t
+        loads vector t.
     return [ => return [k + j for k in range(thread, D, threads * width) for j in range(width)]; [
         thread 25 begins at column 100: a vector has width columns.
     return [ => return [k + j for k in range(thread * width, D, threads) for j in range(width)]; [
@@ -53,6 +56,7 @@ THREAD_CASES = {
         the right columns, but not in order: one vector after the other.
     D // width => D  # vectors are counted up to D; a row has D // width of them.
     D // width => D // width + 1  # one vector too many: the last one is D // width - 1.
+    D // width => D // width + threads  # one round too many: the last column of a row is D - 1.
     D // width => -(-D // (width * threads)) * threads  # past the row's end: padding is not loaded.
 """)
 def columns_of(thread, threads, width, D):
@@ -376,6 +380,9 @@ def _run_residual(function):
     _normalised(s) => _in_chunks(s)
         a chunk of vectors for each thread. Thread t must hold vectors t, t + THREADS, ...
     _normalised(s) => _normalised(a)  # made from a alone: the sum must stay in row.
+    _normalised(s) => _normalised(np.where(np.arange(1000) < 768, a, s))
+        made from a alone, but for the last vectors of s: load once, before the loop over v. In the
+        loop, each pass loads the whole row anew, and undoes the sums before.
     _normalised(s) => np.nan * s  # only NaN: row, or its padding, was never filled.
     return s => return np.where(np.arange(1000) < 256, s, np.nan)  # each thread writes one vector.
     a + b => a + a  # a is added twice, and b not at all.

@@ -47,6 +47,7 @@ WRONG = [
     ("robust_x_hat", "_, exponent =", WIDENED, "by a wider type inside"),
     ("robust_x_hat", "(np.abs(x).max(axis=-1, keepdims=True))", "(x)", "each entry has its own"),
     ("robust_x_hat", "np.ldexp(x, -exponent)", "x.astype(float)", "right for 6 of 7 inputs, but"),
+    ("columns_of", "return [", "return D % (threads * width) and [", "for a row without padding"),
     ("seconds_at_least", "np.maximum", "max", "ValueError in line 5 of the function"),
     (
         LEAN,

@@ -18,6 +18,7 @@ LOOP = """#pragma unroll
 LOADS = f"""    load<THREADS>(a, start, vectors, row);
     load<THREADS>(b, start, vectors, other);
 {LOOP}"""
+LOADS_IN_LOOP = LOOP + LOADS.removesuffix(LOOP)
 CHUNK = LOOP.replace("member<THREADS>() + v * THREADS", "threadIdx.x * VECTORS + v")
 CHUNKS = f"""{CHUNK}        row[v] = i < vectors ? a[start + i] : Vector<WIDTH>();
         other[v] = i < vectors ? b[start + i] : Vector<WIDTH>();
@@ -55,13 +56,12 @@ WRONG = [
     (ADD, "s[start + i]", "s[start + v]", "Vector i of the row belongs at start + i"),
     (ADD, STORE, TWICE, "8 of s, 4 of y"),
     (ADD, ONE_VECTOR, ONE_NUMBER, "2500 sectors of s are asked for, where 625 are enough"),
+    (ADD, LOADS, LOADS_IN_LOOP, "load once, before the loop over v"),
     (ADD, LOADS, CHUNKS, "a chunk of vectors for each thread"),
     (ADD, "s[start + i]", "s[(int)start + i]", "needs a long long"),
-    (ADD, "s[start + i]", "s[int(start) + i]", "needs a long long"),
     (ADD, "v * THREADS", "v * 64", "32 threads with 8 vectors"),
     (ADD, "member<THREADS>()", "threadIdx.x", "four rows in a block"),
     (ADD, "s[start + i]", "s[i]", "blocks run in any order"),
-    (ADD, STORE, "{ const int k = start + i; s[k] = row[v]; }", "needs a long long"),
     (FORWARD, SQUARES, "sum_of_squares(row)", "every thread has only its own"),
     (FORWARD, "        if (i < vectors)\n", "", "and ends: if (i < vectors)"),
     (FORWARD, "D / WIDTH", "D / 4", "but for rows of 201"),
