@@ -101,8 +101,7 @@ LOAD, BRANCH, EXIT, SHUFFLE, ARITHMETIC = 0x181, 0x147, 0x14D, 0x189, (0x20, 0x2
 def path_of_a_row(code, arch):
     """Return the numbers of the instructions that a thread carries out for a row, in order.
 
-    Of a backward pass these are its loop over rows, without the second sum: the only branch over a
-    shuffle. What a branch leads to behind the last instruction, warps reach that have diverged.
+    What a branch leads to behind the last instruction, warps reach that have diverged.
     """
     names = [word % 2**9 for word in code]
     guarded = [word >> 12 & 15 != 7 for word in code]
@@ -116,11 +115,10 @@ def path_of_a_row(code, arch):
 
     first = names.index(LOAD)
     last = next(i for i in range(first, len(code)) if names[i] == EXIT and not guarded[i])
-    back = [i for i in range(first, last) if names[i] == BRANCH and target(i) <= first]
-    i, end, path = (target(back[0]), back[0], []) if back else (0, last, [])
-    while i <= end:
+    i, path = 0, []
+    while i <= last:
         path.append(i)
-        skips = names[i] == BRANCH and guarded[i] and i < target(i) <= end
+        skips = names[i] == BRANCH and guarded[i] and i < target(i) <= last
         i = target(i) if skips and SHUFFLE in names[i : target(i)] else i + 1
     return path
 
@@ -141,22 +139,21 @@ def steps_of(path):
 
 @needs_nvrtc
 @pytest.mark.parametrize("D", (1024, 4096))
-@pytest.mark.parametrize("way", ("forward", "backward"))
-def test_instructions_and_steps_are_as_lesson_09_counts_them(way, D):
+def test_instructions_and_steps_are_as_lesson_09_counts_them(D):
     """What runs for a row. T4, A100: float32 arithmetic takes twice its time; it may decide."""
     for gpu_name, arch in ARCHITECTURES.items():
-        chosen = dispatch.choose(way, D, 4, residency.LIMITS[arch].shared_per_block)
+        chosen = dispatch.choose("forward", D, 4)
         code = machine_code(chosen.expression, gpu.read_source(), arch)
         path = [code[i] for i in path_of_a_row(code, arch)]
         numbers = D * chosen.rows / chosen.threads  # of a thread
         arithmetic = sum(word % 2**9 in ARITHMETIC for word in path)
-        assert {"forward": 7, "backward": 13}[way] < arithmetic / numbers
+        assert 7 < arithmetic / numbers
         count = len(path) if arch == "sm_90" else max(len(path), 2 * arithmetic)
-        instructions, steps = COUNTED[gpu_name, way][D == 4096]
+        instructions, steps = COUNTED[gpu_name][D == 4096]
         assert count / numbers == pytest.approx(instructions, abs=1.5), arch
         assert abs(steps_of(path) - steps) <= 1, arch
         alone = count == len(path)  # instructions decide, not arithmetic
-        assert alone == (way == "forward" and (arch, D) != ("sm_75", 4096) or arch == "sm_90")
+        assert alone == ((arch, D) != ("sm_75", 4096))
 
 
 @needs_nvrtc

@@ -48,7 +48,8 @@ SUM_CASES = {
 
 @exercise("total", SUM_CASES, widen=True, rtol=5e-7, judge=_judge_compensation)
 @mistakes("""
-    row - excess => row  # a running sum: the overshoot is 0, or is not taken off the next row.
+    row - excess => row
+        a running sum: the overshoot is 0, as t - (total + a) is, or not taken off the next row.
     row - excess => row + excess  # the overshoot has the wrong sign: what was lost is lost twice.
     - y => - row
         the overshoot is measured against the row, not against what you wanted to add.

@@ -1,4 +1,4 @@
-"""Lesson 09: how many blocks a multiprocessor holds; a score, predicted."""
+"""Lesson 09: how many blocks a multiprocessor holds; the worst score, predicted."""
 
 import numpy as np
 
@@ -59,12 +59,12 @@ def blocks_held(threads, registers, shared):
     return min(of_registers, of_shared, 64 // warps, 32)
 
 
-SCORE_CASES = {  # rows, D, multiprocessors, bandwidth, clock, share
-    "many short rows": (16, 1024, 40, 320.0, 1.59, 0.61),
-    "a band of shares": (20, 1024, 108, 1555.0, 1.41, np.array([0.5, 0.25])),
-    "two long rows": (2, 16_384, 84, 696.0, 1.74, 0.3),
-    "one short row": (1, 768, 42, 360.0, 1.32, 0.7),
-    "the H200": (8, 4096, 132, 4800.0, 1.98, 0.5),
+SCORE_CASES = {  # rows, D, multiprocessors, bandwidth, clock
+    "many short rows": (16, 1024, 40, 320.0, 1.59),
+    "several numbers of rows": (np.array([5, 20]), 1024, 108, 1555.0, 1.41),
+    "two long rows": (2, 16_384, 84, 696.0, 1.74),
+    "one short row": (1, 768, 42, 360.0, 1.32),
+    "the H200": (8, 4096, 132, 4800.0, 1.98),
 }
 
 
@@ -74,38 +74,52 @@ SCORE_CASES = {  # rows, D, multiprocessors, bandwidth, clock, share
         one row, or 2500 ns for each row; a round has several rows, which wait together, once.
     numbers = rows * D => numbers = rows  # rows, not numbers: each row has D.
     moving = 8 => moving = 4  # a number is read and written: 8 bytes, as in the copy.
+    moving = 8 => moving = 16  # gamma and beta come from the cache, not through memory.
     moving = 8 * numbers => moving = numbers  # numbers, not bytes: each moves 8.
     (bandwidth / multiprocessors) => bandwidth
         bandwidth is that of all multiprocessors; a round is of one, which has a part of it.
     (bandwidth / multiprocessors) => (bandwidth * multiprocessors)
         bandwidth is that of all multiprocessors; divide by their number.
-    2500 + 18 => 18  # the 2500 ns of each round are missing.
-    2500 + 18 * numbers / (128 * clock) => 2500  # the instructions are missing.
-    2500 + 18 => 2.5 + 18  # 2.5 µs; count in ns: 2500.
-    2500 + 18 => 2100 + 18  # a T4's wait; here a round waits 2500 ns.
+    cache = 8 => cache = 4  # gamma and beta are 8 bytes together.
+    cache = 8 * numbers => cache = numbers  # numbers, not bytes: each needs 8 from the cache.
+    cache = 8 * numbers => cache = 8 * D
+        gamma and beta for one row; each row of a round asks for them.
+    (20 * clock) => 20  # cycles, not ns, for the cache; there are clock of them in a ns.
+    (20 * clock) => clock  # one byte in a cycle; a multiprocessor gets 20 from the cache.
+    (20 * clock) => (20 / clock)
+        the cache's time; clock is cycles per ns: the more, the shorter.
+    (20 * clock) => (20 * clock / multiprocessors)
+        20 bytes in a cycle are what each multiprocessor gets; they are not shared.
+    (20 * clock) => (20 * clock * multiprocessors)
+        20 bytes in a cycle are what one multiprocessor gets; a round is of one.
+    2500 + cache => cache  # the 2500 ns of each round are missing.
+    2500 + cache => 2500  # the time of gamma and beta is missing; they come from the cache.
+    + cache + counted => + cache  # the instructions are missing.
+    2500 + cache => 2.5 + cache  # 2.5 µs; count in ns: 2500.
+    2500 + cache => 2100 + cache  # a T4's wait; here a round waits 2500 ns.
     18 * numbers => 16 * numbers  # a T4's instructions; here a number has 18.
     18 * numbers => 18 * numbers * multiprocessors
         the instructions of the whole GPU; a round is of one multiprocessor.
     18 * numbers => 18 * D  # the instructions of one row; a round has those of all its rows.
-    (128 * clock) => 128  # cycles, not ns; there are clock of them in a ns.
+    (128 * clock) => 128  # cycles, not ns, for instructions; there are clock of them in a ns.
     (128 * clock) => clock  # one instruction in a cycle; a multiprocessor starts 128.
-    (128 * clock) => (128 / clock)  # clock is cycles per ns: the more, the shorter the wait.
-    share * wait => wait  # all of the wait; only the share costs time.
-    share * wait => (1 - share) * wait  # the share that is hidden.
-    share * wait => share * 2500 + wait - 2500
-        the share of the 2500 ns only; the instructions are part of the wait, too.
-    moving / (moving + share * wait) => (moving + share * wait) / moving
+    (128 * clock) => (128 / clock)
+        the instructions' time; clock is cycles per ns: the more, the shorter.
+    moving / (moving + wait) => (moving + wait) / moving
         the kernel's time divided by the copy's; the score is the inverse.
-    moving / (moving + share * wait) => moving / (share * wait)
+    moving / (moving + wait) => moving / wait
         moving is missing: the kernel's time is moving and waits.
-    moving / (moving + share * wait) => np.round(moving / (moving + share * wait), 2)
+    moving / (moving + wait) => moving / np.maximum(moving, wait)
+        the longer of the two, which would be so if they overlapped; at worst they do not.
+    moving / (moving + wait) => np.round(moving / (moving + wait), 2)
         the score is rounded; give all its digits.
-    moving / (moving + share * wait) => moving + share * wait
-        the kernel's time in ns, not the score.
+    moving / (moving + wait) => moving + wait  # the kernel's time in ns, not the score.
 """)
-def predicted_score(rows, D, multiprocessors, bandwidth, clock, share):
-    """Return the score of a forward pass in float32."""
+def predicted_score(rows, D, multiprocessors, bandwidth, clock):
+    """Return the worst score of a forward pass in float32."""
     numbers = rows * D  # of a multiprocessor's round
     moving = 8 * numbers / (bandwidth / multiprocessors)  # ns
-    wait = 2500 + 18 * numbers / (128 * clock)
-    return moving / (moving + share * wait)
+    cache = 8 * numbers / (20 * clock)  # gamma and beta
+    counted = 18 * numbers / (128 * clock)  # instructions
+    wait = 2500 + cache + counted
+    return moving / (moving + wait)
