@@ -1,6 +1,7 @@
 """Call what a learner wrote: the call ends, and NumPy is afterwards what it was before."""
 
 import contextlib
+import functools
 import signal
 import threading
 from unittest import mock
@@ -69,6 +70,7 @@ def guarded(function, changed):
 
 
 def _filled_with_nan(make):
+    @functools.wraps(make)  # what watches NumPy goes by the names of its functions
     def filled(*args, **options):
         array = make(*args, **options)
         if array.dtype.kind in "fc":
