@@ -144,6 +144,7 @@ def test_lines_that_are_never_right(line, words):
         ("no matching function for call to 'load'", "as in load<THREADS>"),
         ("no match for ‘operator+=’ (types are ‘Vector<4>’ and ‘float’)", "no number: .at[j]"),
         ("no viable overloaded '+='", "no number: .at[j]"),
+        ("invalid operands of types ‘float’ and ‘int’ to binary ‘operator^’", "a square is c * c"),
     ],
 )
 def test_hints_for_two_compilers(message, words):

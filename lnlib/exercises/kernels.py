@@ -27,6 +27,7 @@ NEVER_RIGHT = {  # never right, wherever it stands -> what is wrong with it
 }
 COMPILER_HINTS = {  # in what g++ or clang++ says -> what is added to it
     "no matching function": "THREADS may be missing, as in load<THREADS>(...)",
+    r"binary .operator\^": "C++ has no powers: ^ flips bits, and a square is c * c",
     "(no match|invalid|convert|viable).*(Vector|overloaded)": "A vector is no number: .at[j] is",
 }
 NVRTC_HINTS = {  # in what NVRTC says -> what is said instead

@@ -108,13 +108,13 @@ def _judge_normalised(function):
     return Score(score)
 
 
-def _lanes(values, *steps, partner=np.bitwise_xor, send_first=False):
+def _lanes(values, *steps, partner=np.bitwise_xor, send_first=False, own=1):
     """Return what each lane holds after these steps of a sum."""
     lanes, total = np.arange(32), values
     for bits in steps:
         other = partner(lanes, bits)
         other = np.where((other >= 0) & (other < 32), other, lanes)  # past the end: its own value
-        total = total + (values if send_first else total)[..., other]
+        total = own * total + (values if send_first else total)[..., other]
     return total
 
 
@@ -132,6 +132,9 @@ def _lanes(values, *steps, partner=np.bitwise_xor, send_first=False):
     16) => 16, partner=np.add)  # lane 0 alone has the sums: shuffles down hand them down.
     16) => 16, partner=lambda lanes, bits: 0 * lanes + bits)
         every lane reads lane number bits. Pass bits alone: the GPU works out the lane from it.
+    1, 2, 4, 8, 16 => 16, 8, 4, 2, 1, partner=lambda lanes, bits: 0 * lanes + bits
+        every lane reads lane number bits. Pass bits alone: the GPU works out the lane from it.
+    16) => 16, own=0)  # each step replaces the sum so far; += adds to it.
     16) => 16, partner=np.subtract)  # lane 31 alone has the sums: shuffles up hand them up.
     1, 2, 4, 8, 16 => 16, 8, 4, 2, 1, partner=np.subtract  # lane 31 alone has them (up from 16).
     _lanes(xc * xc, 1, 2, 4, 8, 16) => xc * xc  # the squares are not added up over the lanes.
@@ -385,6 +388,8 @@ def _run_residual(function):
         loop, each pass loads the whole row anew, and undoes the sums before.
     _normalised(s) => np.nan * s  # only NaN: row, or its padding, was never filled.
     return s => return np.where(np.arange(1000) < 256, s, np.nan)  # each thread writes one vector.
+    return s => return np.where(np.arange(1000) < 16, s, np.nan)
+        few vectors are written. A row has `vectors` of them; VECTORS is how many a thread holds.
     a + b => a + a  # a is added twice, and b not at all.
 """)
 def add_while_loading():
