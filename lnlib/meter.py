@@ -167,15 +167,13 @@ KEEP = {
 }  # fmt: skip
 
 
-def page_faults(sizes, huge_pages):
+def page_faults(sizes):
     """Count the page faults of the textbook's forward pass in processes of their own, on Linux.
 
     Parameters
     ----------
     sizes : iterable of int
         Of x, in MiB; D is 768.
-    huge_pages : bool
-        Whether NumPy may ask for pages of 2 MiB.
 
     Returns
     -------
@@ -185,7 +183,7 @@ def page_faults(sizes, huge_pages):
         made and freed before).
         Empty where the system does not count.
     """
-    options = {"NUMPY_MADVISE_HUGEPAGE": str(int(huge_pages))}
+    options = {"NUMPY_MADVISE_HUGEPAGE": "0"}  # NumPy asks for no larger pages
     command = [sys.executable, "-c", FAULTS, *map(str, sizes)]
     done = subprocess.run(command, env=os.environ | options, capture_output=True, text=True)
     found = {}

@@ -100,8 +100,8 @@ def rstd_first(x, gamma, eps, rows):
 @pytest.mark.parametrize(
     "name, function, said",
     [
-        ("backward_by_strips", with_one_buffer, "4 values per element moved; 3 must"),
-        ("backward_by_strips", into_empty, "3 values per element moved; 3 must"),
+        ("backward_by_strips", with_one_buffer, "4 values per element go through memory; 3 must"),
+        ("backward_by_strips", into_empty, "3 values per element go through memory; 3 must"),
         ("backward_by_strips", collected, "(concatenate) goes over 301 rows at once"),
         ("rms_forward_blocked", rstd_first, "x comes from memory 2 times"),
     ],

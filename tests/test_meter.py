@@ -85,10 +85,10 @@ def test_prices_of_all_kinds_leave_ones():
 
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="needs the GNU C library")
 def test_the_first_call_faults_and_an_allocator_that_keeps_everything_does_not(monkeypatch):
-    found = meter.page_faults([2, 3], False)
+    found = meter.page_faults([2, 3])
     for name, value in meter.KEEP.items():
         monkeypatch.setenv(name, value)
-    kept = meter.page_faults([2, 3], False)
+    kept = meter.page_faults([2, 3])
     assert list(found) == [
         f"{call} call{after}" for after in ("", ", after 31 MiB") for call in ("first", "second")
     ]

@@ -34,6 +34,7 @@ def shift_backward(dy):
     np.repeat(dm => np.repeat(np.ones_like(dm)
         dm is missing: multiply by the gradient that arrives.
     np.repeat(dm, D, axis=-1) => dm  # not spread: each of the D entries of a row gets this share.
+    / D =>  # not divided: if one x moves by h, the mean moves by h / D.
     / D => / dm.size  # divided by the number of rows; each mean is over the D entries of a row.
 """)
 def mean_backward(dm, D):

@@ -28,7 +28,7 @@ def blocks_are_used(function, arrays, numbers, matrices, cache_bytes):
     Returns
     -------
     Score or str
-        The values per element that moved, or what is wrong.
+        The values per element that go through memory, or what is wrong.
     """
     result, steps = trace(lambda *given: function(*given, *numbers), *arrays.values())
     # check itself fills what np.empty gives; and who fills an array with one number reads no row
@@ -42,9 +42,9 @@ def blocks_are_used(function, arrays, numbers, matrices, cache_bytes):
     if any(problems):
         return f"The numbers are right, but {next(filter(None, problems))}"
     # small temporaries are left out: where they lie, and so what they cost, is malloc's choice
-    moved = traffic(_only(steps, [*shown, result[0]]), cache_bytes) / shown[0].nbytes
-    message = f"{moved:.0f} values per element moved; {len(matrices) + 1} must."
-    if moved > len(matrices) + 2.5:  # one more: who begins with zeros writes the result twice
+    through = traffic(_only(steps, [*shown, result[0]]), cache_bytes) / shown[0].nbytes
+    message = f"{through:.0f} values per element go through memory; {len(matrices) + 1} must."
+    if through > len(matrices) + 2.5:  # one more: who begins with zeros writes the result twice
         return f"The numbers are right, but {message} Is the result made in several steps?"
     return Score(message)
 
