@@ -611,7 +611,7 @@ def band(ax, x, values, label, marker, color):
 
 
 def trained_bugs(panels, names, rates, within, last):
-    """Draw, for lesson 11, the test errors of the networks that were trained with each bug.
+    """Draw, for lesson 11, the test accuracies of the networks that were trained with each bug.
 
     Parameters
     ----------
@@ -620,33 +620,32 @@ def trained_bugs(panels, names, rates, within, last):
     names : list of str
         One for each row, from above; the first is "right".
     rates : dict of str to float
-        A name -> the learning rate, to stand at the right.
+        A name -> the learning rate, to stand behind the first panel.
     within : tuple of float
-        A row is green if its median is at most so many points below that of "right", and red if it
-        is more than so many below; between the two it is not decided.
+        A row is green if its median is at most so many points below that of "right", and orange if
+        it is more than so many below; between the two it is not decided.
     last : str
         The name of a bug that stops with an error, for the last row.
     """
     fig, axes = plt.subplots(1, len(panels), figsize=(7.4, 6.4), sharey=True)
-    looks = ("green", "o", GREEN), ("not decided", "D", BLUE), ("red", "s", RED)
+    looks = ("green", "o", GREEN), ("not decided", "D", BLUE), ("orange", "s", RED)
     for ax, (title, found) in zip(axes, panels.items()):
-        best = 100 - np.median(found["right"])
-        ax.axvspan(1, best + within[0], color=GREEN, alpha=0.22, lw=0)
-        ax.axvspan(best + within[0], best + within[1], color=BLUE, alpha=0.2, lw=0)
+        best = np.median(found["right"])
+        ax.axvspan(best - within[0], 102, color=GREEN, alpha=0.22, lw=0)
+        ax.axvspan(best - within[1], best - within[0], color=BLUE, alpha=0.2, lw=0)
         ax.axhline(0.5, color=GREY, lw=1)
         for k, name in enumerate(names):
-            errors = 100 - np.asarray(found[name])
-            middle = np.median(errors)
-            _, marker, color = looks[sum(middle > best + each for each in within)]
-            ax.plot(errors, [k] * len(errors), "|-", color=color, lw=2, ms=9, alpha=0.5)
-            ax.plot(middle, k, marker, ms=8, color=color, mec="white", mew=0.5)
-        ax.set(xscale="log", xlim=(1, 100), xlabel="test error (%)", title=title)
-        ax.set_xticks([1, 10, 100], ["1", "10", "100"])
+            middle = np.median(found[name])
+            _, marker, color = looks[sum(middle < best - each for each in within)]
+            ax.plot(found[name], [k] * len(found[name]), "|-", color=color, lw=2, ms=12, alpha=0.6)
+            ax.plot(middle, k, marker, ms=7, color=color, mec="white", mew=0.5)
+        ax.set(xlim=(0, 102), xlabel="test accuracy (%)", title=title)
+        ax.set_xticks([0, 50, best - within[0]], ["0", "50", f"{best - within[0]:.1f}"])
         ax.minorticks_off()
-        ax.text(1.2, len(names), "stops", va="center", fontsize=12)
+        ax.text(3, len(names), "stops", va="center", fontsize=12)
         ax.set_ylim(len(names) + 0.6, -0.6)
     for k, text in enumerate(["rate", *(f"{rates[name]:.5f}".rstrip("0") for name in names)]):
-        axes[-1].text(112, k - 1, text.rstrip("."), va="center", fontsize=12)
+        axes[0].text(106, k - 1, text.rstrip("."), va="center", fontsize=12)
     for label, marker, color in looks:
         axes[0].plot([], [], marker, color=color, label=label)
     axes[0].set_yticks(range(len(names) + 1), [*names, last])
