@@ -81,6 +81,7 @@ SCORE_CASES = {  # rows, D, multiprocessors, bandwidth, clock
     (bandwidth / multiprocessors) => (bandwidth * multiprocessors)
         bandwidth is that of all multiprocessors; divide by their number.
     cache = 8 => cache = 4  # gamma and beta are 8 bytes together.
+    cache = 8 => cache = 16  # gamma and beta twice; they are 4 bytes each, 8 together.
     cache = 8 * numbers => cache = numbers  # numbers, not bytes: each needs 8 from the cache.
     cache = 8 * numbers => cache = 8 * D
         gamma and beta for one row; each row of a round asks for them.
@@ -96,6 +97,7 @@ SCORE_CASES = {  # rows, D, multiprocessors, bandwidth, clock
     2500 + cache => 2500  # the time of gamma and beta is missing; they come from the cache.
     + cache + counted => + cache  # the instructions are missing.
     2500 + cache => 2.5 + cache  # 2.5 µs; count in ns: 2500.
+    2500 + cache => 2500 * clock + cache  # 2500 times the clock; the 2500 are ns, not cycles.
     2500 + cache => 2100 + cache  # a T4's wait; here a round waits 2500 ns.
     18 * numbers => 16 * numbers  # a T4's instructions; here a number has 18.
     18 * numbers => 18 * numbers * multiprocessors
@@ -103,6 +105,7 @@ SCORE_CASES = {  # rows, D, multiprocessors, bandwidth, clock
     18 * numbers => 18 * D  # the instructions of one row; a round has those of all its rows.
     (128 * clock) => 128  # cycles, not ns, for instructions; there are clock of them in a ns.
     (128 * clock) => clock  # one instruction in a cycle; a multiprocessor starts 128.
+    (128 * clock) => (64 * clock)  # 64 instructions in a cycle; a multiprocessor starts 128.
     (128 * clock) => (128 / clock)
         the instructions' time; clock is cycles per ns: the more, the shorter.
     moving / (moving + wait) => (moving + wait) / moving
