@@ -121,6 +121,9 @@ WIDE_MEAN = (
     xc - xc.mean(axis=-1, keepdims=True) => xc  # the textbook's: neither scaled nor centred again.
     np.ldexp(x, -exponent) => x  # not scaled: squares leave the range. Divide by a power of two.
     xc - xc.mean(axis=-1, keepdims=True) => xc  # centred once: the mean's rounding is still in it.
+    = x - x.mean(axis=-1, keepdims=True) => = x - x.mean(-1, float, keepdims=True).astype(x.dtype)
+    xc - xc.mean(axis=-1, keepdims=True) => xc
+        centred once: cast back to the dtype of x, the mean is rounded. Centre a second time.
     xc - xc.mean(axis=-1, keepdims=True) => xc
     np.mean(xc * xc => np.var(xc  # centred once; only the variance is corrected for it.
     np.ldexp(x, -exponent) => x / np.abs(x).max(axis=-1, keepdims=True)
