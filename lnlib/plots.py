@@ -631,21 +631,22 @@ def trained_bugs(panels, names, rates, within, last):
     looks = ("green", "o", GREEN), ("not decided", "D", BLUE), ("orange", "s", RED)
     for ax, (title, found) in zip(axes, panels.items()):
         best = np.median(found["right"])
-        ax.axvspan(best - within[0], 102, color=GREEN, alpha=0.22, lw=0)
+        ax.axvspan(best - within[0], 104, color=GREEN, alpha=0.22, lw=0)
         ax.axvspan(best - within[1], best - within[0], color=BLUE, alpha=0.2, lw=0)
         ax.axhline(0.5, color=GREY, lw=1)
         for k, name in enumerate(names):
             middle = np.median(found[name])
             _, marker, color = looks[sum(middle < best - each for each in within)]
             ax.plot(found[name], [k] * len(found[name]), "|-", color=color, lw=2, ms=12, alpha=0.6)
-            ax.plot(middle, k, marker, ms=7, color=color, mec="white", mew=0.5)
-        ax.set(xlim=(0, 102), xlabel="test accuracy (%)", title=title)
-        ax.set_xticks([0, 50, best - within[0]], ["0", "50", f"{best - within[0]:.1f}"])
+            ax.plot(middle, k, marker, ms=6, color=color, mec="white", mew=0.5)
+        limit = f"green: {best - within[0]:.1f} or more"
+        ax.set(xlim=(0, 104), xlabel=f"test accuracy (%)\n{limit}", title=title)
+        ax.set_xticks([0, 50, 100])
         ax.minorticks_off()
         ax.text(3, len(names), "stops", va="center", fontsize=12)
         ax.set_ylim(len(names) + 0.6, -0.6)
     for k, text in enumerate(["rate", *(f"{rates[name]:.5f}".rstrip("0") for name in names)]):
-        axes[0].text(106, k - 1, text.rstrip("."), va="center", fontsize=12)
+        axes[0].text(108, k - 1, text.rstrip("."), va="center", fontsize=12)
     for label, marker, color in looks:
         axes[0].plot([], [], marker, color=color, label=label)
     axes[0].set_yticks(range(len(names) + 1), [*names, last])
