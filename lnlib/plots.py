@@ -1,6 +1,7 @@
 """Figure style, and the figures whose plumbing would drown a lesson."""
 
 import json
+import textwrap
 from html import escape
 from pathlib import Path
 from urllib.parse import quote
@@ -585,21 +586,22 @@ def table(*rows):
 def verdicts(caught, rows, columns, title=None):
     """Show a table of booleans: a full blue dot says "caught" (True), an orange ring "missed"."""
     caught = np.asarray(caught)
-    width = 0.3 + 0.115 * max(map(len, rows)) + max(0.37 * len(columns), 3)  # inches
-    fig, ax = plt.subplots(figsize=(width, 2.4 + 0.265 * len(rows)))
+    width = 0.3 + 0.115 * max(map(len, rows)) + max(1.1 * len(columns), 3)  # inches
+    fig, ax = plt.subplots(figsize=(width, 1.6 + 0.265 * len(rows)))
     dots = (caught, BLUE, BLUE, "caught"), (~caught, RED, "white", "missed")
     for shown, color, face, label in dots:
         i, j = np.nonzero(shown)
         ax.scatter(j, i, s=130, color=color, facecolor=face, lw=2.5, label=label)
     ax.set(xlim=(-0.6, len(columns) - 0.4), ylim=(len(rows) - 0.4, -0.6))
     ax.xaxis.tick_top()
-    ax.set_xticks(range(len(columns)), columns, rotation=65, ha="left", rotation_mode="anchor")
+    ax.set_xticks(range(len(columns)), [textwrap.fill(name, 11) for name in columns])
     ax.set_yticks(range(len(rows)), rows)
     ax.tick_params(length=0, labelsize=13.5)
+    ax.tick_params(axis="x", labelsize=12.5)
     ax.spines[:].set_visible(False)
     title = title or "Which check catches which bug?"
     fig.suptitle(title, weight="bold", x=0.02, ha="left")
-    fig.legend(loc="upper left", bbox_to_anchor=(0.01, 0.9), fontsize=13.5)
+    fig.legend(loc="upper left", bbox_to_anchor=(0.01, 0.93), fontsize=13.5)
     return fig, ax
 
 
@@ -631,21 +633,22 @@ def trained_bugs(panels, names, rates, within, last):
     looks = ("green", "o", GREEN), ("not decided", "D", BLUE), ("orange", "s", RED)
     for ax, (title, found) in zip(axes, panels.items()):
         best = np.median(found["right"])
-        ax.axvspan(best - within[0], 102, color=GREEN, alpha=0.22, lw=0)
+        ax.axvspan(best - within[0], 104, color=GREEN, alpha=0.22, lw=0)
         ax.axvspan(best - within[1], best - within[0], color=BLUE, alpha=0.2, lw=0)
         ax.axhline(0.5, color=GREY, lw=1)
         for k, name in enumerate(names):
             middle = np.median(found[name])
             _, marker, color = looks[sum(middle < best - each for each in within)]
             ax.plot(found[name], [k] * len(found[name]), "|-", color=color, lw=2, ms=12, alpha=0.6)
-            ax.plot(middle, k, marker, ms=7, color=color, mec="white", mew=0.5)
-        ax.set(xlim=(0, 102), xlabel="test accuracy (%)", title=title)
-        ax.set_xticks([0, 50, best - within[0]], ["0", "50", f"{best - within[0]:.1f}"])
+            ax.plot(middle, k, marker, ms=6, color=color, mec="white", mew=0.5)
+        limit = f"green: {best - within[0]:.1f} or more"
+        ax.set(xlim=(0, 104), xlabel=f"test accuracy (%)\n{limit}", title=title)
+        ax.set_xticks([0, 50, 100])
         ax.minorticks_off()
         ax.text(3, len(names), "stops", va="center", fontsize=12)
         ax.set_ylim(len(names) + 0.6, -0.6)
     for k, text in enumerate(["rate", *(f"{rates[name]:.5f}".rstrip("0") for name in names)]):
-        axes[0].text(106, k - 1, text.rstrip("."), va="center", fontsize=12)
+        axes[0].text(108, k - 1, text.rstrip("."), va="center", fontsize=12)
     for label, marker, color in looks:
         axes[0].plot([], [], marker, color=color, label=label)
     axes[0].set_yticks(range(len(names) + 1), [*names, last])

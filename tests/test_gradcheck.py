@@ -533,6 +533,13 @@ def test_y_in_few_digits_is_named(dtype, loose, back):
     assert not gradcheck(forward, changed(dx=3), *at, rtol=loose).passed
 
 
+@pytest.mark.parametrize("seed", range(20))
+def test_rows_of_two_numbers_pass_along_a_direction(seed):
+    """Their dx nearly cancels: a rounding error that is small beside the terms is not beside it."""
+    at = point((2, 3, 2), seed=seed, offset=5, sigma=3)
+    assert directional_check(*LAYER, *at, method="complex", seed=seed).passed
+
+
 def _with_var(x, gamma, beta):
     rstd = 1 / np.sqrt(x.var(axis=-1, keepdims=True) + 1e-5)
     mean = x.mean(axis=-1, keepdims=True)

@@ -88,11 +88,19 @@ CURVED_CASES = {
 }
 
 
+def _complex_step(f, x, index, h=1e-30):
+    moved = x.astype(complex)
+    moved[index] += 1j * h
+    return f(moved).imag / h
+
+
 @exercise("gradient", CURVED_CASES)
 @mistakes("""
     f(minus)) / (plus[index] - minus[index]) => f(x)) / h  # forward, where a central one is asked.
     f(minus)) / (plus[index] - minus[index]) => f(x)) / (plus[index] - x[index])
         forward, where a central one is asked.
+    (f(plus) - f(minus)) / (plus[index] - minus[index]) => _complex_step(f, x, index)
+        that is the complex step; central differences with the given h are asked.
     (plus[index] - minus[index]) => h  # divided by h: from x - h to x + h it is two steps.
     (plus[index] - minus[index]) => (2 * h)  # divided by 2h; near 1e8 the step taken is another.
     x.copy(), x.copy() => (x.copy(),) * 2  # no step is taken: both are the same array. Make two.
@@ -158,6 +166,7 @@ PROBE_CASES = {
     1e-30 => 1e-17  # "
     1e-30 => 1e-18  # "
     1e-30 => 1e-300  # f multiplies the step by small numbers: the products have too few bits.
+    1e-30 => 1e-305  # f multiplies the step by small numbers: the products have too few bits.
     1e-30 => 1e-308  # f multiplies the step by small numbers: the products have too few bits.
     1e-30 => 1e-320  # so small a step has few bits: take a larger one.
 """)

@@ -20,6 +20,7 @@ THREAD_CASES = {
     "a row without padding": (3, 64, 4, 1024),
     "vectors of 1": (0, 32, 1, 77),
     "a thread past the end of the row": (11, 32, 4, 40),
+    "a row with fewer vectors than threads": (3, 64, 4, 100),
 }
 
 
@@ -137,6 +138,14 @@ def _lanes(values, *steps, partner=np.bitwise_xor, send_first=False, own=1):
     16) => 16, own=0)  # each step replaces the sum so far; += adds to it.
     16) => 16, partner=np.subtract)  # lane 31 alone has the sums: shuffles up hand them up.
     1, 2, 4, 8, 16 => 16, 8, 4, 2, 1, partner=np.subtract  # lane 31 alone has them (up from 16).
+    xc = x - _lanes(x, 1, 2, 4, 8, 16) => xc = x - _lanes(x, 16, 8, 4, 2, 1, partner=np.add)
+        lane 0 alone has the sum of the values: the other lanes subtract another mean.
+    xc = x - _lanes(x, 1, 2, 4, 8, 16) => xc = x - _lanes(x, 1, 2, 4, 8, 16, partner=np.add)
+        lane 0 alone has the sum of the values: the other lanes subtract another mean.
+    _lanes(xc * xc, 1, 2, 4, 8, 16) => _lanes(xc * xc, 16, 8, 4, 2, 1, partner=np.add)
+        lane 0 alone has the sum of the squares: the other lanes divide by another root.
+    _lanes(xc * xc, 1, 2, 4, 8, 16) => _lanes(xc * xc, 1, 2, 4, 8, 16, partner=np.add)
+        lane 0 alone has the sum of the squares: the other lanes divide by another root.
     _lanes(xc * xc, 1, 2, 4, 8, 16) => xc * xc  # the squares are not added up over the lanes.
     xc = x - => xc = x - 32 *  # the sum is subtracted where the mean belongs: divide by 32.
     + EPS =>  # eps is missing.
@@ -290,7 +299,13 @@ def _residual_trial(threads=64, D=1000, groups=1):
     hints = {
         r"\bs\[\d+\]: thread.*no barrier": (
             "Two threads write one place. Vector i of the row belongs at start + i"
-        )
+        ),
+        r"\bs\[\d+\]: thread (\d+) .* thread \1 of .*any order": (
+            "Two rows are written to one place: a row begins at vector start"
+        ),
+        r"\bs\[\d+\]: thread .*any order": (
+            "A thread writes past the end of its row: if (i < vectors)"
+        ),
     }
     return Trial(
         f"add_forward{TEMPLATES[threads][:-1]}, {groups}>", -(-rows // groups), threads * groups,

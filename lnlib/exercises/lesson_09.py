@@ -73,6 +73,8 @@ SCORE_CASES = {  # rows, D, multiprocessors, bandwidth, clock
     numbers = rows * D => numbers = D
         one row, or 2500 ns for each row; a round has several rows, which wait together, once.
     numbers = rows * D => numbers = rows  # rows, not numbers: each row has D.
+    numbers = rows * D => numbers = rows * D * multiprocessors
+        the numbers of the whole GPU, with one multiprocessor's speed; a round is of one.
     moving = 8 => moving = 4  # a number is read and written: 8 bytes, as in the copy.
     moving = 8 => moving = 16  # gamma and beta come from the cache, not through memory.
     moving = 8 * numbers => moving = numbers  # numbers, not bytes: each moves 8.
@@ -106,6 +108,8 @@ SCORE_CASES = {  # rows, D, multiprocessors, bandwidth, clock
     (128 * clock) => 128  # cycles, not ns, for instructions; there are clock of them in a ns.
     (128 * clock) => clock  # one instruction in a cycle; a multiprocessor starts 128.
     (128 * clock) => (64 * clock)  # 64 instructions in a cycle; a multiprocessor starts 128.
+    * clock) => / clock)
+        both times are multiplied by the clock, not divided; it is cycles per ns.
     (128 * clock) => (128 / clock)
         the instructions' time; clock is cycles per ns: the more, the shorter.
     moving / (moving + wait) => (moving + wait) / moving
