@@ -5,7 +5,7 @@ import pytest
 from layers import needs_compiler
 from oracle import AT_LARGE, fractions
 
-from lnlib import compiled
+from lnlib import compiled, layer_norm_forward
 
 rng = np.random.default_rng(60)
 
@@ -61,6 +61,16 @@ def test_rows_that_begin_far_from_their_mean(offset):
     gamma, beta = rng.uniform(0.5, 2, (2, 768)).astype(np.float32)
     for errors in fractions(passes(dy, x, gamma, beta, True), dy, x, gamma, beta):
         assert errors.max() <= AT_LARGE
+
+
+@needs_compiler
+def test_the_plain_loop():
+    gamma, beta = rng.standard_normal((2, 100)).astype(np.float32)
+    x = rng.standard_normal((7, 100)).astype(np.float32)
+    y = np.full_like(x, np.nan)
+    compiled.load()("plain", x, gamma, beta, y, *x.shape)
+    expected, _ = layer_norm_forward(x, gamma, beta)
+    assert np.allclose(y, expected, rtol=0, atol=1e-5)
 
 
 @needs_compiler
