@@ -88,7 +88,7 @@ CURVED_CASES = {
 }
 
 
-def _complex_step(f, x, index, h=1e-30):
+def _slope_by_complex_step(f, x, index, h=1e-30):
     moved = x.astype(complex)
     moved[index] += 1j * h
     return f(moved).imag / h
@@ -99,7 +99,7 @@ def _complex_step(f, x, index, h=1e-30):
     f(minus)) / (plus[index] - minus[index]) => f(x)) / h  # forward, where a central one is asked.
     f(minus)) / (plus[index] - minus[index]) => f(x)) / (plus[index] - x[index])
         forward, where a central one is asked.
-    (f(plus) - f(minus)) / (plus[index] - minus[index]) => _complex_step(f, x, index)
+    (f(plus) - f(minus)) / (plus[index] - minus[index]) => _slope_by_complex_step(f, x, index)
         that is the complex step; central differences with the given h are asked.
     (plus[index] - minus[index]) => h  # divided by h: from x - h to x + h it is two steps.
     (plus[index] - minus[index]) => (2 * h)  # divided by 2h; near 1e8 the step taken is another.
