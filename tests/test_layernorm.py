@@ -266,10 +266,10 @@ def test_eps_beyond_the_dtype(eps):
     right, _ = oracle(*(a.astype(np.float64) for a in (dy, x, gamma, beta)), eps)
     with np.errstate(over="ignore"):
         got = reference(dy, x, gamma, beta, eps)
-    assert norm_wise(got.y, right.y) <= 4e-7
+    assert norm_wise(got.y, right.y) <= AT_LARGE
     least = np.finfo(np.float32).tiny
     for value, truth in (got.dx, right.dx), (got.dgamma, right.dgamma):
-        assert norm_wise(value, truth, max(np.abs(truth).max(), least)) <= 4e-7
+        assert norm_wise(value, truth, max(np.abs(truth).max(), least)) <= AT_LARGE
 
 
 BAD_FORWARD = {
