@@ -20,7 +20,7 @@ from oracle import (
     promised,
 )
 
-from lnlib import blocked, checks, layer_norm_backward, layer_norm_forward
+from lnlib import blocked, layer_norm_backward, layer_norm_forward
 
 both = LAYERS["blocked"].both
 
@@ -73,12 +73,12 @@ def test_out_is_written_and_returned():
 
 @pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
 def test_a_large_result_begins_with_a_huge_page(dtype):
-    like = np.zeros((checks.LARGE_ARRAY // 1000 + 1, 1000 // dtype().itemsize), dtype)
+    like = np.zeros((blocked.LARGE_ARRAY // 1000 + 1, 1000 // dtype().itemsize), dtype)
     for few in (like[:9], like):
-        out = checks.check_out(None, few, like.dtype)
+        out = blocked.check_out(None, few, like.dtype)
         assert out.shape == few.shape and out.dtype == dtype
         assert out.flags.c_contiguous and out.flags.writeable
-    assert out.__array_interface__["data"][0] % checks.HUGE_PAGE == 0
+    assert out.__array_interface__["data"][0] % blocked.HUGE_PAGE == 0
 
 
 @pytest.mark.parametrize("N, D", [(8192, 64), (8192, 768), (2048, 4096)])
