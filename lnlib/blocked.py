@@ -15,12 +15,13 @@ built against the order in which one BLAS adds up reach 2e-6.
 """
 
 import contextlib
+import math
 from typing import NamedTuple
 
 import numpy as np
 
 from . import layernorm as reference
-from .checks import check_backward, check_forward, check_out
+from .checks import check_backward, check_forward
 
 # Values of x in a block. A pass works on at most five arrays of this size: 5 MiB in float32 fit a
 # cache of 8 MiB. (Where g is centred, it is held in float64 too, which takes 2 MiB more.) NumPy's
@@ -32,6 +33,8 @@ SHORT_BUFFER, LONG_ROW = 16, 512
 SMALL, FEW = 2**14, 2  # values, rows: up to here calls cost more than work, the reference is faster
 # Rows, and columns, that BLAS adds up in float32; on old processors one after the other.
 RUN, STRIP = 16, 64
+# Bytes: of a huge page, and of an array to which room for one more adds little.
+HUGE_PAGE, LARGE_ARRAY = 2**21, 2**25
 
 
 class BlockedCache(NamedTuple):
@@ -212,6 +215,45 @@ def _written(out, result, *inputs):
         out = check_out(out, result, result.dtype, *map(np.asarray, inputs))
         out[...] = result
     return result if out is None else out
+
+
+def check_out(out, like, dtype, *inputs):
+    """Return out, or a new array with the shape of like and that dtype if out is None.
+
+    Raises
+    ------
+    TypeError, ValueError
+        If dtype is complex, or out is not an array of that dtype and shape, C-contiguous and
+        writeable, or overlaps one of the inputs.
+    """
+    if dtype.kind == "c":
+        raise TypeError("x, gamma, beta and dy must be real here, got complex")
+    if out is None:
+        return _new_array(like.shape, dtype)
+    if not isinstance(out, np.ndarray) or out.dtype != dtype:
+        got = getattr(out, "dtype", type(out).__name__)
+        raise TypeError(f"out must be an ndarray of dtype {dtype}, got {got}")
+    if out.shape != like.shape or not out.flags.c_contiguous or not out.flags.writeable:
+        raise ValueError(
+            f"out must be writable and C-contiguous with shape {like.shape}, got shape {out.shape}"
+        )
+    if any(np.may_share_memory(out, a) for a in inputs):
+        raise ValueError("out must not overlap x, dy or the cache")
+    return out
+
+
+def _new_array(shape, dtype):
+    """Return a new array; a large one begins where a huge page may.
+
+    For large arrays NumPy asks Linux for pages of 2 MiB. Where an array begins or ends between two
+    of them, up to 512 pages of 4 KiB are handed out one by one, which can take a millisecond.
+    """
+    size = math.prod(shape) * dtype.itemsize
+    if size < LARGE_ARRAY:
+        return np.empty(shape, dtype)
+    memory = np.empty(size + HUGE_PAGE, np.uint8)
+    start = -memory.__array_interface__["data"][0] % HUGE_PAGE
+    return memory[start : start + size].view(dtype).reshape(shape)
 
 
 def rows_per_block(N, D):

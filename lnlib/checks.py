@@ -1,12 +1,8 @@
 """The checks of arguments that several modules share."""
 
-import math
 from numbers import Real
 
 import numpy as np
-
-# Bytes: of a huge page, and of an array to which room for one more adds little.
-HUGE_PAGE, LARGE_ARRAY = 2**21, 2**25
 
 
 def check_floating(name, value):
@@ -97,42 +93,3 @@ def check_backward(dy, cache, kind, like):
         )
     dtype = np.result_type(dy, np.complex64) if np.iscomplexobj(kept) else dy.dtype
     return dy, dtype
-
-
-def check_out(out, like, dtype, *inputs):
-    """Return out, or a new array with the shape of like and that dtype if out is None.
-
-    Raises
-    ------
-    TypeError, ValueError
-        If dtype is complex, or out is not an array of that dtype and shape, C-contiguous and
-        writeable, or overlaps one of the inputs.
-    """
-    if dtype.kind == "c":
-        raise TypeError("x, gamma, beta and dy must be real here, got complex")
-    if out is None:
-        return _new_array(like.shape, dtype)
-    if not isinstance(out, np.ndarray) or out.dtype != dtype:
-        got = getattr(out, "dtype", type(out).__name__)
-        raise TypeError(f"out must be an ndarray of dtype {dtype}, got {got}")
-    if out.shape != like.shape or not out.flags.c_contiguous or not out.flags.writeable:
-        raise ValueError(
-            f"out must be writable and C-contiguous with shape {like.shape}, got shape {out.shape}"
-        )
-    if any(np.may_share_memory(out, a) for a in inputs):
-        raise ValueError("out must not overlap x, dy or the cache")
-    return out
-
-
-def _new_array(shape, dtype):
-    """Return a new array; a large one begins where a huge page may.
-
-    For large arrays NumPy asks Linux for pages of 2 MiB. Where an array begins or ends between two
-    of them, up to 512 pages of 4 KiB are handed out one by one, which can take a millisecond.
-    """
-    size = math.prod(shape) * dtype.itemsize
-    if size < LARGE_ARRAY:
-        return np.empty(shape, dtype)
-    memory = np.empty(size + HUGE_PAGE, np.uint8)
-    start = -memory.__array_interface__["data"][0] % HUGE_PAGE
-    return memory[start : start + size].view(dtype).reshape(shape)

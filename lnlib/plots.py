@@ -9,7 +9,6 @@ from urllib.parse import quote
 import matplotlib.pyplot as plt
 import numpy as np
 
-from . import variance
 from .cost import cost, roofline
 from .layernorm import layer_norm_forward
 from .textbook import backward_means, forward_means
@@ -135,8 +134,9 @@ def _every_array(x, eps=1e-5):
 
 
 def _naive(x, gamma, beta, eps=1e-5):
-    rstd = 1 / np.sqrt(variance.naive(x) + eps)[:, None]  # (N, 1)
-    return gamma * (x - x.mean(axis=-1, keepdims=True)) * rstd + beta, None  # (N, D)
+    mean, square = (a.mean(axis=-1, keepdims=True) for a in (x, x * x))  # (N, 1) each
+    rstd = 1 / np.sqrt(square - mean**2 + eps)  # (N, 1)
+    return gamma * (x - mean) * rstd + beta, None  # (N, D)
 
 
 def _error_at(offset, forward):
@@ -365,23 +365,22 @@ def variance_errors(title, dtype, measured, predicted, unit, **colors):
     lines = {formula: error(u, along) for formula, error in predicted.items()}
     high, low, *_ = lines.values()  # (400,) each
     ax.fill_between(along, low, np.fmin(high, 1), where=low < 1, color="#e4eaf3", lw=0)
-    # a marker, and where the name stands: kappa and error as powers of 1 / u, and the side
+    # a marker, a label, and where it stands: kappa and error as powers of 1 / u, and the side
     places = {
-        "naive": ("o", 0.22, -0.4, "right"),
-        "two_pass": ("s", 0.76, -0.55, "left"),
-        "corrected": ("D", 0.86, -0.86, "center"),
-        "welford": ("^", 0.36, -0.72, "left"),
+        "naive": ("o", "naive", 0.22, -0.4, "right"),
+        "two_pass": ("s", "two-pass", 0.76, -0.55, "left"),
+        "corrected": ("D", "corrected", 0.86, -0.86, "center"),
+        "welford": ("^", "Welford", 0.36, -0.72, "left"),
     }
     for formula, line in lines.items():
-        marker, power_of_kappa, power_of_error, side = places[formula.__name__]
+        marker, label, power_of_kappa, power_of_error, side = places[formula.__name__]
         color = colors.get(formula.__name__)
         if color:
             ax.plot(along, line, color=color, lw=2)
             ax.plot(*measured[formula][dtype], marker, ms=8, color=color)
         if color or formula.__name__ in ("naive", "two_pass"):  # the edges of the band
-            name = formula.__name__.replace("two_", "two-").replace("wel", "Wel")
             look = {"color": color or GREY, "size": 16, "weight": "bold", "ha": side}
-            ax.text(u**-power_of_kappa, u**-power_of_error, name, va="center", **look)
+            ax.text(u**-power_of_kappa, u**-power_of_error, label, va="center", **look)
     decades = 2 if u > 1e-9 else 4
     ax.set(xscale="log", yscale="log", xlim=(along[0] / 2, along[-1]), ylim=limits, title=title)
     ax.set(xlabel=r"$\kappa$ = |mean| / std", ylabel="relative error of the variance")

@@ -11,7 +11,6 @@ from oracle import AT_LARGE, Results, promised
 from lnlib import gpu
 from lnlib.gpu import dispatch, emulated, passes
 
-ORDERS = ["forward", "reverse", 1]
 BACKWARD = ["backward", "backward_single", "backward_atomic", "backward_looping"]
 LOOPING = "row_means", "backward_columns"  # the kernels of backward_looping
 SIZES = [1, 2, 7, 31, 32, 33, 127, 1000, 1024, 4097, 8192, 16384, 20000]

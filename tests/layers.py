@@ -7,13 +7,13 @@ import numpy as np
 import pytest
 from oracle import Results
 
-from lnlib import blocked, gpu, layernorm, textbook
+from lnlib import blocked, compiled, gpu, layernorm, textbook
 from lnlib.emulator import compiler
 
 needs_compiler = pytest.mark.skipif(compiler() is None, reason="needs a C++ compiler")
-KERNEL = pytest.param("kernel", marks=needs_compiler)
+KERNEL, COMPILED = (pytest.param(name, marks=needs_compiler) for name in ("kernel", "compiled"))
 each_layer = pytest.mark.parametrize(
-    "layer", ["reference", "staged", "blocked", KERNEL], indirect=True
+    "layer", ["reference", "staged", "blocked", KERNEL, COMPILED], indirect=True
 )
 
 
@@ -39,11 +39,29 @@ def _staged_backward(dy, cache):
     return layernorm.layer_norm_backward_staged(dy, *cache)
 
 
+def _compiled_forward(x, gamma, beta):
+    N, D = x.size // len(gamma), len(gamma)
+    y, statistics = compiled.empty(x.shape), np.empty((3, N), np.float32)
+    y[...] = np.nan  # so that it shows what is not written
+    compiled.load()("forward", x, gamma, beta, y, *statistics, N, D, True, D)
+    return y, (x, gamma, statistics)
+
+
+def _compiled_backward(dy, cache):
+    x, gamma, statistics = cache
+    N, D = statistics.shape[1], len(gamma)
+    dx, sums = compiled.empty(x.shape), np.zeros((2, D))
+    dx[...] = np.nan
+    compiled.load()("backward", dy, x, gamma, *statistics, dx, *sums, N, D, True)
+    return dx, *sums
+
+
 _ALL = (
     Layer("reference", layernorm.layer_norm_forward, layernorm.layer_norm_backward),
     Layer("staged", _staged_forward, _staged_backward),
     Layer("blocked", blocked.layer_norm_forward, blocked.layer_norm_backward),
     Layer("kernel", gpu.emulate_forward, gpu.emulate_backward),
+    Layer("compiled", _compiled_forward, _compiled_backward),
     Layer("textbook", *textbook.FORMS["means"]),
 )
 LAYERS = {layer.name: layer for layer in _ALL}

@@ -15,9 +15,7 @@ import pytest
 
 from lnlib import emulator
 from lnlib.emulator import EmulationError, Launch, Unsupported, build, compiler, run
-
-ORDERS = ["forward", "reverse", 1]
-
+from lnlib.exercises.kernels import ORDERS
 
 # ---- The words of CUDA, one small kernel each ----------------------------------------------------
 

@@ -6,10 +6,11 @@ import numpy as np
 import pytest
 from layers import data
 from oracle import assert_promise
-from test_emulator import ORDERS, launch_one, one_of, source_of
+from test_emulator import launch_one, one_of, source_of
 
 from lnlib import gpu
 from lnlib.emulator import FLUSHES, EmulationError, Launch, Unsupported, run
+from lnlib.exercises.kernels import ORDERS
 from lnlib.gpu import emulated, nvrtc, passes
 from lnlib.gpu.dispatch import FORWARD
 

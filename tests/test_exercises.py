@@ -34,7 +34,7 @@ from lnlib.checker.describe import Output, close, describe, differing_digits
 from lnlib.checker.edits import source_of_function
 from lnlib.exercises import EXERCISES, check, inputs
 from lnlib.exercises.data import SLIPS
-from lnlib.exercises.registry import AXES
+from lnlib.exercises.registry import OF_A_ROW, OF_ALL_ROWS
 
 DIFFICULTY = re.compile(r"^(●○○|●●○|●●●) · (\d+) minutes · about (\d+) lines?$", re.MULTILINE)
 each_lesson = pytest.mark.parametrize("path", LESSONS, ids=lambda path: path.stem)
@@ -107,6 +107,7 @@ def replayed(function, cases, **number):
     return lambda *arguments: next(results)
 
 
+AXES = edits(OF_A_ROW + OF_ALL_ROWS)  # mistakes that are made wherever an axis is given
 OF_THE_MUSEUM = (*AXES, *(words.format(0.03) for words in SLIPS), *(bug.name for bug in BUGS))
 
 

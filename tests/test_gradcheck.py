@@ -579,6 +579,32 @@ def test_forward_that_is_not_analytic_is_named_at_any_size():
         assert directional_check(*LAYER, *at, method="complex").passed
 
 
+def test_what_is_not_recognised():
+    """Right backward passes that fail: a ripple, float32 inside, and a kink just beside y."""
+
+    def followed_by(f):  # f(y) is the value and the slope
+        def forward(x, gamma, beta):
+            y, cache = layer_norm_forward(x, gamma, beta)
+            value, slope = f(y)
+            return value, (slope, cache)
+
+        return forward, lambda dy, cache: layer_norm_backward(dy * cache[0], cache[1])
+
+    def x_hat_in_float32(x, gamma, beta):
+        _, cache = layer_norm_forward(x, gamma, beta)
+        return gamma * cache.x_hat.astype(np.float32) + beta, cache
+
+    x, gamma, beta = point((2, 3, 8), seed=3, offset=5, sigma=3)
+    x = x[:1]
+    rippled = followed_by(lambda y: (y + np.sin(1e8 * y) / 1e9, 1 + np.cos(1e8 * y) / 10))
+    for layer in rippled, (x_hat_in_float32, layer_norm_backward):
+        assert gradcheck(*layer, x, gamma, beta).verdict == "FAILED"
+    relu = followed_by(lambda y: (y * (y > 0), y > 0))
+    beta[0] = -gamma[0] * layer_norm_forward(x, gamma, beta)[1].x_hat[0, 0, 0]  # the first y is 0
+    assert gradcheck(*relu, x, gamma, beta).verdict == "cannot judge"
+    assert gradcheck(*relu, x, gamma, beta + 1e-6).verdict == "FAILED"  # most seeds pass
+
+
 # ---- Arguments and reports -----------------------------------------------------------------------
 
 

@@ -7,7 +7,6 @@ import pytest
 from launches import (
     BACKWARD,
     HALF_TYPES,
-    ORDERS,
     SIZES,
     T4,
     arrays,
@@ -20,6 +19,7 @@ from oracle import AT_LARGE, DENORMAL, Results, assert_promise, norm_wise, promi
 
 from lnlib import gpu
 from lnlib.emulator import FLUSHES
+from lnlib.exercises.kernels import ORDERS
 from lnlib.gpu import dispatch, emulated
 
 # On a T4 the sums of long rows are in registers, or x and dy are read twice.

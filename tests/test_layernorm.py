@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from layers import LAYERS, data, each_layer
+from layers import COMPILED, LAYERS, data, each_layer
 from oracle import (
     AT_LARGE,
     DENORMAL,
@@ -18,6 +18,9 @@ from lnlib import layer_norm_backward, layer_norm_backward_staged, layer_norm_fo
 
 PROMISE = {np.float32: AT_LARGE, np.float64: 1e-15}
 reference = LAYERS["reference"].both
+not_emulated = pytest.mark.parametrize(
+    "layer", ["reference", "staged", "blocked", COMPILED], indirect=True
+)
 with_a_cache = pytest.mark.parametrize("layer", ["reference", "blocked"], indirect=True)
 
 
@@ -33,6 +36,7 @@ def test_promise_against_decimal_arithmetic(layer, dtype, D, offset):
     assert norm_wise(got.dbeta, right.dbeta) <= PROMISE[dtype]
 
 
+@not_emulated
 @pytest.mark.parametrize("D", [2, 3, 4, 33, 768, 16384])
 @pytest.mark.parametrize("gain", ["ones", "nearly ones", "varied"])
 def test_promise_for_offsets_of_x_and_means_of_dy(layer, D, gain):
@@ -73,6 +77,7 @@ def test_promise_where_gamma_times_dy_cancels(layer, scale, noise, spread):
     assert_promise(layer.both(dy, x, gamma, beta), dy, x, gamma, beta)
 
 
+@not_emulated
 @pytest.mark.parametrize("D, offset, mean", [(4, 0, 0.5), (8, 1e7, -1e4)])
 def test_promise_for_very_many_rows(layer, D, offset, mean):
     """Twenty times the same rows, so that the errors of the sums have one sign and add up.
@@ -261,10 +266,10 @@ def test_eps_beyond_the_dtype(eps):
     right, _ = oracle(*(a.astype(np.float64) for a in (dy, x, gamma, beta)), eps)
     with np.errstate(over="ignore"):
         got = reference(dy, x, gamma, beta, eps)
-    assert norm_wise(got.y, right.y) <= 4e-7
+    assert norm_wise(got.y, right.y) <= AT_LARGE
     least = np.finfo(np.float32).tiny
     for value, truth in (got.dx, right.dx), (got.dgamma, right.dgamma):
-        assert norm_wise(value, truth, max(np.abs(truth).max(), least)) <= 4e-7
+        assert norm_wise(value, truth, max(np.abs(truth).max(), least)) <= AT_LARGE
 
 
 BAD_FORWARD = {

@@ -5,11 +5,12 @@ from typing import NamedTuple
 
 import numpy as np
 import pytest
-from launches import LOOPING, ORDERS, arrays, emulate_backward_changed
+from launches import LOOPING, arrays, emulate_backward_changed
 from oracle import assert_promise
 from test_promise import half_of_g_at_its_mean
 
 from lnlib import gpu
+from lnlib.exercises.kernels import ORDERS
 from lnlib.gpu.dispatch import FORWARD
 
 SOURCE = gpu.read_source()

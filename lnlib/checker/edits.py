@@ -72,10 +72,17 @@ def replaced(source, edit):
 
 
 @functools.cache
-def edited(function, edit):
-    """Return function with an edit made in its source; ValueError if that lacks what goes."""
-    names = dict(function.__globals__)
-    exec(replaced(source_of_function(function), edit), names)
+def _with_edit(function, edit):
+    return compile(replaced(source_of_function(function), edit), "<string>", "exec")
+
+
+def edited(function, edit, number=None):
+    """Return function with an edit made in its source; ValueError if that lacks what goes.
+
+    NUMBER in the edit stands for the number.
+    """
+    names = function.__globals__ | {"NUMBER": number}
+    exec(_with_edit(function, edit), names)
     return names[function.__name__]
 
 
@@ -92,8 +99,7 @@ def functions_of(wrong, right, run=None):
 
     def made_when_called(edit):
         def mistake(*arguments, number=None):
-            function = edited(right, edit)
-            function.__globals__["NUMBER"] = number
+            function = edited(right, edit, number)
             return run(function, *arguments) if run else function(*arguments)
 
         return mistake

@@ -108,11 +108,10 @@ def _judge_counts(function):
         )
     counts = f"{values:.0f} values per element are counted, and the peak is {held:.1f} arrays"
     questions = []
-    if values > MOST_VALUES + 0.5 and _sums_or_copies(steps, dx.nbytes):
-        questions.append("Which arrays are written only to be summed, or to be copied?")
+    if values > MOST_VALUES + 0.5:
+        questions.append("Is an array written only to be summed, or to be copied?")
         questions.append("(In blocks of rows, each of them counts as well.)")
-    elif values > MOST_VALUES + 0.5:
-        questions.append("Which operation on all N * D numbers could work on N numbers, or D?")
+        questions.append("Or could an operation on all N * D numbers work on N numbers, or D?")
     if held > MOST_HELD + 0.3:
         questions.append("Which result can be written over an array that you have made?")
     if not questions:
@@ -120,27 +119,6 @@ def _judge_counts(function):
     question = " ".join(questions)
     limits = f"At most {MOST_VALUES} and {MOST_HELD} are asked."
     return f"The gradients are right, but {counts}. {limits} {question}"
-
-
-def _sums_or_copies(steps, size):
-    """Tell whether a step copies, or an array in `steps` is written only to be summed up.
-
-    An array is of so many bytes, or, in blocks of rows, of fewer.
-    """
-    if any(not s.flops and s.name != "fill" and s.reads and s.writes for s in steps):
-        return True
-    for k, made in enumerate(steps):
-        if made.name.endswith(".reduce") or sum(n for _, n in made.writes) < size / 100:
-            continue
-        readers = []
-        for later in steps[k + 1 :]:
-            if made.writes[0] in later.reads:
-                readers.append(later.name)
-            if made.writes[0] in later.writes:  # the array holds something else from here on
-                break
-        if readers and all(name.endswith(".reduce") for name in readers):
-            return True
-    return False
 
 
 def _peak(function, arrays):

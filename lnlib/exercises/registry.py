@@ -26,7 +26,6 @@ OF_ALL_ROWS = """
     ROWS => axis=None
         no axis: that takes the whole array; to add up all rows, take all axes but the last.
 """
-AXES = edits(OF_A_ROW + OF_ALL_ROWS)  # mistakes that are made wherever an axis is given
 
 
 def axes_of(right):

@@ -10,7 +10,6 @@ PAIRWISE = "return np.ascontiguousarray(values.T).sum(-1)"
 STRIPS, LOOP, ROWS = "backward_by_strips", "    for start", "axis=tuple(range(dy.ndim - 1))"
 SECOND_LOOP = "dbeta *= 0\n    for s in range(0, len(dy), rows): dbeta += dy[s : s + rows].sum(0)\n"
 LEAN, EINSUM = "lean_backward", 'np.einsum("nd,nd->d", dy, x_hat)'
-KEEPS, MAKES = "dx -= x_hat * along[:, None]", "dx = dx - x_hat * along[:, None]"
 BY_GAMMA = "(g * x_hat).sum(axis=(0, 1)) / gamma"
 GAMMA = "y[block] *= gamma\n    return y"
 RSTD = "rstd = 1 / np.sqrt(np.mean(small * small, axis=-1, keepdims=True) + eps / s / s)"
