@@ -404,12 +404,12 @@ def _not_analytic(probe):
     First x moves, each row in proportion to its spread. Then gamma and beta do: moved together,
     one of them may hide the other.
     """
-    x, gamma, _ = probe.arrays(probe.point)
+    x, gamma, beta = probe.arrays(probe.point)
     spread = np.std(x, axis=-1, keepdims=True)
-    spread = np.where(spread > 0, spread, 1) * np.ones_like(x)
-    for moves in (spread, 0 * gamma, 0 * gamma), (0 * x, gamma**0, gamma**0):
-        signs = probe.rng.choice([-1.0, 1.0], probe.point.size)
-        direction = signs * np.concatenate(moves, axis=None)
+    moves = np.where(spread > 0, spread, np.ones_like(x)), np.ones_like(gamma), np.ones_like(beta)
+    sizes, in_x = np.concatenate(moves, axis=None), np.arange(probe.point.size) < x.size
+    for moving in (in_x, ~in_x):
+        direction = moving * sizes * probe.rng.choice([-1.0, 1.0], probe.point.size)
         central, complex_step = (_slope(probe, method, direction, rtol=1) for method in RTOL)
         slopes = complex_step.value, central.value
         allowed = _SAFETY * central.error + 1e-5 * central.size / np.sqrt(x.size)

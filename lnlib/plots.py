@@ -9,6 +9,7 @@ from urllib.parse import quote
 import matplotlib.pyplot as plt
 import numpy as np
 
+from . import variance
 from .cost import cost, roofline
 from .layernorm import layer_norm_forward
 from .textbook import backward_means, forward_means
@@ -134,9 +135,8 @@ def _every_array(x, eps=1e-5):
 
 
 def _naive(x, gamma, beta, eps=1e-5):
-    mean, square = (a.mean(axis=-1, keepdims=True) for a in (x, x * x))  # (N, 1) each
-    rstd = 1 / np.sqrt(square - mean**2 + eps)  # (N, 1)
-    return gamma * (x - mean) * rstd + beta, None  # (N, D)
+    rstd = 1 / np.sqrt(variance.naive(x) + eps)[:, None]  # (N, 1)
+    return gamma * (x - x.mean(axis=-1, keepdims=True)) * rstd + beta, None  # (N, D)
 
 
 def _error_at(offset, forward):
@@ -646,8 +646,9 @@ def trained_bugs(panels, names, rates, within, last):
         ax.minorticks_off()
         ax.text(3, len(names), "stops", va="center", fontsize=12)
         ax.set_ylim(len(names) + 0.6, -0.6)
-    for k, text in enumerate(["rate", *(f"{rates[name]:.5f}".rstrip("0") for name in names)]):
-        axes[0].text(108, k - 1, text.rstrip("."), va="center", fontsize=12)
+    words = [np.format_float_positional(rates[name], trim="-") for name in names]
+    for k, text in enumerate(["rate", *words]):
+        axes[0].text(108, k - 1, text, va="center", fontsize=12)
     for label, marker, color in looks:
         axes[0].plot([], [], marker, color=color, label=label)
     axes[0].set_yticks(range(len(names) + 1), [*names, last])

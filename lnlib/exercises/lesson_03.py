@@ -166,8 +166,8 @@ PROBE_CASES = {
     1e-30 => 1e-17  # "
     1e-30 => 1e-18  # "
     1e-30 => 1e-300  # f multiplies the step by small numbers: the products have too few bits.
-    1e-30 => 1e-305  # f multiplies the step by small numbers: the products have too few bits.
-    1e-30 => 1e-308  # f multiplies the step by small numbers: the products have too few bits.
+    1e-30 => 1e-305  # "
+    1e-30 => 1e-308  # "
     1e-30 => 1e-320  # so small a step has few bits: take a larger one.
 """)
 def complex_gradient(f, x):

@@ -33,8 +33,7 @@ THREAD_CASES = {
         a chunk of columns for each thread: that is the lower picture in section 3. Here thread t
         loads vector t.
     return [ => return [*range(thread * D // threads, (thread + 1) * D // threads)]; [
-        a chunk of columns for each thread: that is the lower picture in section 3. Here thread t
-        loads vector t.
+        "
     return [ => return [k + j for k in range(thread, D, threads * width) for j in range(width)]; [
         thread 25 begins at column 100: a vector has width columns.
     return [ => return [k + j for k in range(thread * width, D, threads) for j in range(width)]; [
@@ -134,18 +133,18 @@ def _lanes(values, *steps, partner=np.bitwise_xor, send_first=False, own=1):
     16) => 16, partner=lambda lanes, bits: 0 * lanes + bits)
         every lane reads lane number bits. Pass bits alone: the GPU works out the lane from it.
     1, 2, 4, 8, 16 => 16, 8, 4, 2, 1, partner=lambda lanes, bits: 0 * lanes + bits
-        every lane reads lane number bits. Pass bits alone: the GPU works out the lane from it.
+        "
     16) => 16, own=0)  # each step replaces the sum so far; += adds to it.
     16) => 16, partner=np.subtract)  # lane 31 alone has the sums: shuffles up hand them up.
     1, 2, 4, 8, 16 => 16, 8, 4, 2, 1, partner=np.subtract  # lane 31 alone has them (up from 16).
     xc = x - _lanes(x, 1, 2, 4, 8, 16) => xc = x - _lanes(x, 16, 8, 4, 2, 1, partner=np.add)
         lane 0 alone has the sum of the values: the other lanes subtract another mean.
     xc = x - _lanes(x, 1, 2, 4, 8, 16) => xc = x - _lanes(x, 1, 2, 4, 8, 16, partner=np.add)
-        lane 0 alone has the sum of the values: the other lanes subtract another mean.
+        "
     _lanes(xc * xc, 1, 2, 4, 8, 16) => _lanes(xc * xc, 16, 8, 4, 2, 1, partner=np.add)
         lane 0 alone has the sum of the squares: the other lanes divide by another root.
     _lanes(xc * xc, 1, 2, 4, 8, 16) => _lanes(xc * xc, 1, 2, 4, 8, 16, partner=np.add)
-        lane 0 alone has the sum of the squares: the other lanes divide by another root.
+        "
     _lanes(xc * xc, 1, 2, 4, 8, 16) => xc * xc  # the squares are not added up over the lanes.
     xc = x - => xc = x - 32 *  # the sum is subtracted where the mean belongs: divide by 32.
     + EPS =>  # eps is missing.
