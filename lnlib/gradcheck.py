@@ -405,11 +405,12 @@ def _not_analytic(probe):
     one of them may hide the other.
     """
     x, gamma, beta = probe.arrays(probe.point)
-    spread = np.std(x, axis=-1, keepdims=True)
+    spread = np.ptp(x, axis=-1, keepdims=True)  # squares could overflow
     moves = np.where(spread > 0, spread, np.ones_like(x)), np.ones_like(gamma), np.ones_like(beta)
     sizes, in_x = np.concatenate(moves, axis=None), np.arange(probe.point.size) < x.size
     for moving in (in_x, ~in_x):
-        direction = moving * sizes * probe.rng.choice([-1.0, 1.0], probe.point.size)
+        signs = probe.rng.choice([-1.0, 1.0], probe.point.size)
+        direction = np.where(moving, signs * sizes, 0)
         central, complex_step = (_slope(probe, method, direction, rtol=1) for method in RTOL)
         slopes = complex_step.value, central.value
         allowed = _SAFETY * central.error + 1e-5 * central.size / np.sqrt(x.size)

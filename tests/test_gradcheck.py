@@ -570,6 +570,16 @@ def test_forward_that_is_not_analytic_is_named(layer):
         assert "np.var, abs and max" in report.unjudged["forward"]
 
 
+def test_forward_that_is_not_analytic_is_named_where_squares_overflow():
+    def forward(x, gamma, beta):
+        return layer_norm_forward(x, np.abs(gamma), beta)
+
+    at = point((2, 8), sigma=1e160)
+    assert directional_check(forward, _forget_gamma, *at, method="complex").verdict == (
+        "cannot judge"
+    )
+
+
 def test_forward_that_is_not_analytic_is_named_at_any_size():
     """In long rows little is missing: the projection term is one part in the root of D."""
     for shape in (2, 64, 512), (1, 65536):
