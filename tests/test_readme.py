@@ -103,10 +103,10 @@ def test_it_has_a_door_to_each_lesson():
     assert all(name.startswith(number) for number, name in doors)
 
 
-def test_it_takes_about_seven_minutes():
+def test_it_takes_about_five_minutes():
     """Up to its list of lessons; the formula of minutes does not count its one figure."""
-    assert 6 <= size(INDEX).reading <= 7
-    assert re.search(r"The whole page, .*, takes about seven\.", README)
+    assert 3 <= size(INDEX).reading <= 5
+    assert re.search(r"The whole page, .*, takes about five\.", README)
     name = INDEX_CELLS[0].source.splitlines()[0].removeprefix("# ")
     assert f"takes one minute: it is the first screen of [{name}](notebooks/{INDEX.name})" in README
 

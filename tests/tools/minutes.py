@@ -38,8 +38,9 @@ class Size(NamedTuple):
 
 
 def words(text):
-    """Count the words of a Markdown text: code and formulas as they are spaced, no addresses."""
-    text = re.sub(r"\]\([^)\s]*\)|</?[a-z][^>]*>|[|>#*]", " ", text)
+    """Count the words of a Markdown text: code and formulas as they are spaced, no markup."""
+    markup = r"\]\([^)\s]*\)|</?[a-z][^>]*>|\$\$|\\(begin|end)\{\w+\}|[|>#*]"
+    text = re.sub(markup, " ", text)
     return len(re.findall(r"\S*[\w$]\S*", text))
 
 
