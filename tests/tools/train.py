@@ -4,21 +4,19 @@ Writes notebooks/recorded/training.json, in less than ten minutes on one core. I
 experiments: "factors", the network with and without LayerNorm, with default and with He weights,
 gamma and beta learned or frozen, over rates and seeds; "factors, long", the same for 30 epochs;
 "museum", the network with LayerNorm and each wrong backward pass of lnlib.bugs, from smaller rates
-on; "museum, long", each of these for 30 epochs, at the rate that was best before; and "curves", the
-loss after each of 30 epochs, with and without the mean term of dx, and with the bug without its
-drift. Lesson 11 shows the functions from LayerNorm to without_drift, word for word, reads the
-experiments from the file, and trains a sample of them again.
+on; "museum, long", each of these for 30 epochs, at the rate that was best before; and "no mean
+term, long", with and without the mean term of dx for 30 epochs, at several rates. Lesson 11 shows
+the functions from LayerNorm to train, word for word, reads the experiments from the file, and
+trains a sample of them again.
 
 With --missing only what the file lacks is trained. What is gone is dropped.
 """
 
 import argparse
-import itertools
 import json
 import math
 import platform
 import re
-from contextlib import suppress
 from datetime import date
 from pathlib import Path
 
@@ -42,11 +40,14 @@ FACTORS = {
 RATES = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1, 3, 10, 30)
 MUSEUM = {"right": {}} | {bug.name: {"backward": bug.backward} for bug in BUGS}
 MUSEUM_RATES = (0.00003, 0.0001, 0.0003, *RATES[:8])  # a wrong factor asks for another rate
+PAIR = {name: MUSEUM[name] for name in ("right", "no mean term")}
+PAIR_RATES = (0.003, 0.01, 0.03, 0.05, 0.1, 0.2, 0.3)
 EPOCHS = 30  # of the long runs
 PARTS = {
     "factors": (FACTORS, RATES, 6),
     "factors, long": (FACTORS, RATES, EPOCHS),
     "museum": (MUSEUM, MUSEUM_RATES, 6),
+    "no mean term, long": (PAIR, PAIR_RATES, EPOCHS),
 }
 SEEDS = range(5)
 
@@ -133,24 +134,6 @@ def train(net, rate, seed, frozen=False, epochs=6, gradients=run_backward):
                 norm.beta -= step * norm.dbeta
 
 
-def without_drift(*network_and_batch):
-    *early, last = run_backward(*network_and_batch)
-    return [dW - dW.mean(axis=1, keepdims=True) for dW in early] + [last]
-
-
-NO_MEAN_TERM = MUSEUM["no mean term"]
-KINDS = {
-    "right": {},
-    "no mean term": NO_MEAN_TERM,
-    "no drift": NO_MEAN_TERM | {"gradients": without_drift},
-}
-CURVES = {
-    f"{kind}, {rate}": setting | {"rate": rate}
-    for kind, setting in KINDS.items()
-    for rate in (0.01, 0.03, 0.1, 0.3)
-}
-
-
 def run(seed, rate, frozen=False, epochs=6, **setting):
     """Train one network; return its accuracy on the test images, and its loss on the others."""
     net = network(seed, **setting)
@@ -158,27 +141,6 @@ def run(seed, rate, frozen=False, epochs=6, **setting):
         train(net, rate, seed, frozen, epochs)
         loss, accuracy = score(*net)
     return {"accuracy": accuracy, "loss": loss}
-
-
-def curve(seed, rate, gradients=run_backward, stop=None, **setting):
-    """Train one network for 30 epochs; return its loss before them and after each, (31,).
-
-    After `stop` losses, if it is given, the training ends.
-    """
-    net, batches, losses = network(seed, **setting), itertools.count(), []
-
-    def watched(*network_and_batch):
-        dW = gradients(*network_and_batch)
-        if next(batches) % 13 == 0:  # the first batch of an epoch
-            losses.append(score(*net)[0])
-            if len(losses) == stop:
-                raise StopIteration
-        return dW
-
-    with suppress(StopIteration):
-        train(net, rate, seed, epochs=EPOCHS, gradients=watched)
-        losses.append(score(*net)[0])
-    return losses
 
 
 def runs(setting, rates):
@@ -212,12 +174,12 @@ def empty():
         "versions": {},
         "seeds": list(SEEDS),
         **{key: {"runs": {}} for key in (*PARTS, "museum, long")},
-        "curves": {},
     }
 
 
 def with_missing(stored):
     """Return what is stored, with the runs that it lacks, and without those that are gone."""
+    stored = empty() | {key: value for key, value in stored.items() if key in empty()}
     found = dict(stored)
     for key, (settings, rates, epochs) in PARTS.items():
         kept = stored[key]["runs"]
@@ -230,11 +192,7 @@ def with_missing(stored):
         }
     kept, short = stored["museum, long"]["runs"], found["museum"]["runs"]
     long = {name: kept.get(name) or longer(each, short[name]) for name, each in MUSEUM.items()}
-    curves = {
-        name: stored["curves"].get(name) or [curve(seed, **each) for seed in SEEDS]
-        for name, each in CURVES.items()
-    }
-    return found | {"museum, long": {"runs": long}, "curves": curves}
+    return found | {"museum, long": {"runs": long}}
 
 
 def written(stored):
