@@ -474,7 +474,7 @@ def through_caches(sizes, through, size_of_x):
 
 
 def paces(pace):
-    """Draw {bytes touched: {loop: GB per second}}, each loop's name at the right end."""
+    """Draw {bytes touched: {loop: GB per second}}, each loop's name and last pace at the right."""
     _, ax = plt.subplots(figsize=(7.2, 5.2))
     touched = np.array(list(pace))
     styles = {"read": ("o-", BLUE), "in place": ("s-", RED), "copy": ("^-", GREEN)}
@@ -488,13 +488,14 @@ def paces(pace):
         ax.loglog(touched / 2**20, [pace[n][name] for n in touched], style, color=color)
         free = max(apart * free, ends[name])
         words = {"color": color, "fontweight": "bold", "va": "center", "linespacing": 0.95}
-        ax.text(1.25 * touched[-1] / 2**20, free, name.replace(" c", "\nc"), **words)
+        label = f"{name} {ends[name]:.0f}".replace(" c", "\nc")
+        ax.text(1.25 * touched[-1] / 2**20, free, label, **words)
     ax.set_xscale("log", base=2)
     _mark_caches(ax)
     for axis in (ax.xaxis, ax.yaxis):
         axis.set_major_formatter("{x:g}")
     ax.set_yticks([5, 10, 20, 50, 100, 200, 500])
-    ax.set_ylim(0.8 * min(drawn), 1.25 * max(drawn))
+    ax.set_ylim(0.75 * min(drawn), 1.25 * max(drawn))
     ax.minorticks_off()
     ax.set(xlabel="arrays touched (MiB)", ylabel="pace (GB per second, counted)")
     ax.set_title("How fast can one core read and write?", pad=24)

@@ -63,6 +63,9 @@ BACKWARD_CASES = of_layers("dy x_hat rstd gamma", 2, 3, 5, make=layers_with_zero
 
 
 @exercise("dx dgamma dbeta", BACKWARD_CASES, terms=ROWS_TERMS)
+@mistakes("""
+    dgamma, dy.sum(axis=(0, 1)) => dgamma, dgamma  # this is dgamma: dbeta adds up dy alone.
+""")
 @mistakes(museum(LayerNormCache))
 def backward_by_hand(dy, x_hat, rstd, gamma):
     """Return dx (B, T, D), dgamma (D,) and dbeta (D,)."""

@@ -1,4 +1,4 @@
-"""Lesson 09: how many blocks a multiprocessor holds; the worst score, predicted."""
+"""Lesson 09: how many blocks a multiprocessor holds; the no-overlap score, predicted."""
 
 import numpy as np
 
@@ -71,15 +71,15 @@ SCORE_CASES = {  # rows, D, multiprocessors, bandwidth, clock
 @exercise("score", SCORE_CASES)
 @mistakes("""
     numbers = rows * D => numbers = D
-        one row, or 2500 ns for each row; a round has several rows, which wait together, once.
+        one row, or 2500 ns for each row; all rows of a round wait at once.
     numbers = rows * D => numbers = rows  # rows, not numbers: each row has D.
     numbers = rows * D => numbers = rows * D * multiprocessors
-        the numbers of the whole GPU, with one multiprocessor's speed; a round is of one.
+        the numbers of the whole GPU, with one multiprocessor's speed; take those of one.
     moving = 8 => moving = 4  # a number is read and written: 8 bytes, as in the copy.
     moving = 8 => moving = 16  # gamma and beta come from the cache, not through memory.
     moving = 8 * numbers => moving = numbers  # numbers, not bytes: each moves 8.
     (bandwidth / multiprocessors) => bandwidth
-        bandwidth is that of all multiprocessors; a round is of one, which has a part of it.
+        bandwidth is that of all multiprocessors; each has a part of it.
     (bandwidth / multiprocessors) => (bandwidth * multiprocessors)
         bandwidth is that of all multiprocessors; divide by their number.
     cache = 8 => cache = 4  # gamma and beta are 8 bytes together.
@@ -94,16 +94,17 @@ SCORE_CASES = {  # rows, D, multiprocessors, bandwidth, clock
     (20 * clock) => (20 * clock / multiprocessors)
         20 bytes in a cycle are what each multiprocessor gets; they are not shared.
     (20 * clock) => (20 * clock * multiprocessors)
-        20 bytes in a cycle are what one multiprocessor gets; a round is of one.
+        20 bytes in a cycle are what one multiprocessor gets; count the numbers of one.
     2500 + cache => cache  # the 2500 ns of each round are missing.
     2500 + cache => 2500  # the time of gamma and beta is missing; they come from the cache.
-    + cache + counted => + cache  # the instructions are missing.
+    + cache + counted => + cache
+        the time of the instructions is not added; with no overlap, all idle times are added.
     2500 + cache => 2.5 + cache  # 2.5 µs; count in ns: 2500.
     2500 + cache => 2500 * clock + cache  # 2500 times the clock; the 2500 are ns, not cycles.
-    2500 + cache => 2100 + cache  # a T4's wait; here a round waits 2500 ns.
+    2500 + cache => 2100 + cache  # a T4's; here the memory is idle for 2500 ns.
     18 * numbers => 16 * numbers  # a T4's instructions; here a number has 18.
     18 * numbers => 18 * numbers * multiprocessors
-        the instructions of the whole GPU; a round is of one multiprocessor.
+        the instructions of the whole GPU; take those of one multiprocessor.
     18 * numbers => 18 * D  # the instructions of one row; a round has those of all its rows.
     (128 * clock) => 128  # cycles, not ns, for instructions; there are clock of them in a ns.
     (128 * clock) => clock  # one instruction in a cycle; a multiprocessor starts 128.
@@ -112,21 +113,21 @@ SCORE_CASES = {  # rows, D, multiprocessors, bandwidth, clock
         both times are multiplied by the clock, not divided; it is cycles per ns.
     (128 * clock) => (128 / clock)
         the instructions' time; clock is cycles per ns: the more, the shorter.
-    moving / (moving + wait) => (moving + wait) / moving
+    moving / (moving + idle) => (moving + idle) / moving
         the kernel's time divided by the copy's; the score is the inverse.
-    moving / (moving + wait) => moving / wait
-        moving is missing: the kernel's time is moving and waits.
-    moving / (moving + wait) => moving / np.maximum(moving, wait)
-        the longer of the two, which would be so if they overlapped; at worst they do not.
-    moving / (moving + wait) => np.round(moving / (moving + wait), 2)
+    moving / (moving + idle) => moving / idle
+        moving is missing: the kernel's time is moving and idle time.
+    moving / (moving + idle) => moving / np.maximum(moving, idle)
+        the longer of the two; with no overlap, they are added.
+    moving / (moving + idle) => np.round(moving / (moving + idle), 2)
         the score is rounded; give all its digits.
-    moving / (moving + wait) => moving + wait  # the kernel's time in ns, not the score.
+    moving / (moving + idle) => moving + idle  # the kernel's time in ns, not the score.
 """)
 def predicted_score(rows, D, multiprocessors, bandwidth, clock):
-    """Return the worst score of a forward pass in float32."""
-    numbers = rows * D  # of a multiprocessor's round
+    """Return the no-overlap score of a forward pass in float32."""
+    numbers = rows * D  # of a multiprocessor in a round
     moving = 8 * numbers / (bandwidth / multiprocessors)  # ns
     cache = 8 * numbers / (20 * clock)  # gamma and beta
     counted = 18 * numbers / (128 * clock)  # instructions
-    wait = 2500 + cache + counted
-    return moving / (moving + wait)
+    idle = 2500 + cache + counted
+    return moving / (moving + idle)
