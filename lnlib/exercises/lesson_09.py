@@ -13,10 +13,12 @@ HELD_CASES = {  # threads, registers, shared
     "one unit more": (128, 55, 100),
     "three warps in four quarters": (96, 40, 4096),
     "the last warp is not full": (72, 16, 64),
+    "registers of a last warp that is not full": (72, 64, 100),
     "shared memory decides": (128, 32, 17_576),
     "shared memory is full": (64, 32, 19_968),
     "a little shared memory is left": (64, 32, 19_840),
     "shared memory is not quite full": (64, 32, 20_400),
+    "shared memory for less than two blocks": (64, 32, 102_400),
     "small blocks": (32, 20, 100),
     "large blocks": (1024, 16, 1000),
 }
@@ -40,6 +42,8 @@ HELD_CASES = {  # threads, registers, shared
     4 * (16384 // per_warp) // warps => 16384 // per_warp // warps  # one quarter; there are four.
     (shared + 1024) => shared  # a block takes 1024 bytes more than it asks for.
     -(-(shared + 1024) // 128) * 128 => (shared + 1024)  # shared memory comes in units of 128.
+    164 * 1024 // (-(-(shared + 1024) // 128) * 128) => round(164 * 1024 / (shared + 1024))
+        the number of blocks is rounded; a part of a block does not fit.
     164 * 1024 => 164 * 1000  # a KiB has 1024 bytes.
     164 * 1024 => 163 * 1024  # the most that one block can have; all blocks together have 164 KiB.
     64 // warps => 2048 // threads  # threads; a warp takes its place whole, even if it is not full.
@@ -87,14 +91,14 @@ SCORE_CASES = {  # rows, D, multiprocessors, bandwidth, clock
     cache = 8 * numbers => cache = numbers  # numbers, not bytes: each needs 8 from the cache.
     cache = 8 * numbers => cache = 8 * D
         gamma and beta for one row; each row of a round asks for them.
-    (20 * clock) => 20  # cycles, not ns, for the cache; there are clock of them in a ns.
-    (20 * clock) => clock  # one byte in a cycle; a multiprocessor gets 20 from the cache.
-    (20 * clock) => (20 / clock)
+    (16 * clock) => 16  # cycles, not ns, for the cache; there are clock of them in a ns.
+    (16 * clock) => clock  # one byte in a cycle; a multiprocessor gets 16 from the cache.
+    (16 * clock) => (16 / clock)
         the cache's time; clock is cycles per ns: the more, the shorter.
-    (20 * clock) => (20 * clock / multiprocessors)
-        20 bytes in a cycle are what each multiprocessor gets; they are not shared.
-    (20 * clock) => (20 * clock * multiprocessors)
-        20 bytes in a cycle are what one multiprocessor gets; count the numbers of one.
+    (16 * clock) => (16 * clock / multiprocessors)
+        16 bytes in a cycle are what each multiprocessor gets; they are not shared.
+    (16 * clock) => (16 * clock * multiprocessors)
+        16 bytes in a cycle are what one multiprocessor gets; count the numbers of one.
     2500 + cache => cache  # the 2500 ns of each round are missing.
     2500 + cache => 2500  # the time of gamma and beta is missing; they come from the cache.
     + cache + counted => + cache
@@ -109,12 +113,16 @@ SCORE_CASES = {  # rows, D, multiprocessors, bandwidth, clock
     (128 * clock) => 128  # cycles, not ns, for instructions; there are clock of them in a ns.
     (128 * clock) => clock  # one instruction in a cycle; a multiprocessor starts 128.
     (128 * clock) => (64 * clock)  # 64 instructions in a cycle; a multiprocessor starts 128.
+    * clock) => )
+        both times are in cycles; divide by the clock, the cycles per ns.
     * clock) => / clock)
         both times are multiplied by the clock, not divided; it is cycles per ns.
     (128 * clock) => (128 / clock)
         the instructions' time; clock is cycles per ns: the more, the shorter.
     moving / (moving + idle) => (moving + idle) / moving
         the kernel's time divided by the copy's; the score is the inverse.
+    moving / (moving + idle) => 1 - idle / moving
+        idle time divided by the copy's time; the kernel's time is moving and idle time.
     moving / (moving + idle) => moving / idle
         moving is missing: the kernel's time is moving and idle time.
     moving / (moving + idle) => moving / np.maximum(moving, idle)
@@ -127,7 +135,7 @@ def predicted_score(rows, D, multiprocessors, bandwidth, clock):
     """Return the no-overlap score of a forward pass in float32."""
     numbers = rows * D  # of a multiprocessor in a round
     moving = 8 * numbers / (bandwidth / multiprocessors)  # ns
-    cache = 8 * numbers / (20 * clock)  # gamma and beta
+    cache = 8 * numbers / (16 * clock)  # gamma and beta
     counted = 18 * numbers / (128 * clock)  # instructions
     idle = 2500 + cache + counted
     return moving / (moving + idle)
