@@ -1,11 +1,15 @@
 """Is this backward pass the derivative of this forward pass? Four ways to ask.
 
 Every check uses the scalar probe L = sum(dy * y) with a random dy and works in float64. Nothing
-here knows the layer. A numerical derivative comes with an estimate of its own error: a gradient
-fails if the two differ by more than the estimate allows, and where the estimate is too large, the
-report says that the check cannot judge. The error of an entry is relative to the sum of
-|dy_j * derivative of y_j|, so that it stays small where these terms cancel. What the estimate
-allows is added to that size.
+here knows the layer. A numerical derivative comes with an estimate of its own error. The scale of
+an entry is the sum of |dy_j * derivative of y_j|, which stays large where these terms cancel. An
+entry passes if gradient and numerical derivative differ by at most
+
+    rtol * its scale + 10 * the estimate + 2**-48 * the largest scale in its array,
+
+and its error in the report is rtol * difference / this sum. So beside a far larger entry, a small
+one may be wrong by more than rtol. Where the estimate is too large, the report says that the check
+cannot judge. Right code can fail where forward has a kink nearby, or is ill-conditioned.
 """
 
 import functools
@@ -36,7 +40,7 @@ class Report:
     method : str
     rtol : float
     errors : dict of str to float
-        Largest error of each gradient, relative as the module says; nan if it could not be
+        Largest error of each gradient, as the module defines it; nan if it could not be
         compared, inf if an entry should be zero and is not.
     checked : dict of str to (int, int)
         How many entries were judged, of how many.
@@ -94,15 +98,16 @@ def gradcheck(
     method : {"central", "complex"}
         Central differences of several steps are extrapolated to step 0 [1]_ [2]_. The complex
         step [3]_ subtracts nothing; forward must accept complex input and be analytic, without
-        abs, max or np.var. Central differences along a random direction test that.
+        abs, max, np.var or comparisons such as y > 0. Central differences along a random direction
+        test that, to about 1e-5: at a kink, or for a smaller flaw, the verdict means nothing.
     h : float, optional
         Step, the same for every entry; then nothing is extrapolated or estimated.
     sample : int, optional
         Check this many randomly chosen entries of each array. By default all of them.
     rtol : float, optional
-        Relative error that is called wrong, by default 1e-8 (central) or 1e-14 (complex). An
-        entry is judged if its numerical derivative is known to 1e-5 or rtol of its own size, or
-        to rtol of the largest entry's.
+        In the sum that the module names, by default 1e-8 (central) or 1e-14 (complex). An entry
+        is judged if its numerical derivative is known to 1e-5 or rtol of its own scale, or to rtol
+        of the largest scale in its array.
     seed : int
         For dy, the direction and the choice of entries.
 
@@ -148,10 +153,10 @@ def gradcheck(
 def directional_check(forward, backward, x, gamma, beta, *, method="central", rtol=None, seed=0):
     """Move x, gamma and beta along one random direction: does the loss change as predicted?
 
-    An entry moves in inverse proportion to its gradient, if that is at least a thousandth of the
-    largest of its array, so that entries with small gradients count too. The error is relative to
-    the root of the sum of squared terms, gradient times move. Only the part of an error along the
-    direction is seen: what one seed misses, another seed may find.
+    An entry moves in inverse proportion to the gradient that backward returns, if that is at least
+    a thousandth of the largest of its array, so that entries with small gradients count too. The
+    scale is the root of the sum of squared terms, gradient times move. Only the part of an error
+    along the direction is seen: what one seed misses, another seed may find.
 
     Parameters
     ----------
