@@ -91,14 +91,14 @@ SCORE_CASES = {  # rows, D, multiprocessors, bandwidth, clock
     cache = 8 * numbers => cache = numbers  # numbers, not bytes: each needs 8 from the cache.
     cache = 8 * numbers => cache = 8 * D
         gamma and beta for one row; each row of a round asks for them.
-    (16 * clock) => 16  # cycles, not ns, for the cache; there are clock of them in a ns.
-    (16 * clock) => clock  # one byte in a cycle; a multiprocessor gets 16 from the cache.
-    (16 * clock) => (16 / clock)
+    (24 * clock) => 24  # cycles, not ns, for the cache; there are clock of them in a ns.
+    (24 * clock) => clock  # one byte in a cycle; a multiprocessor gets 24 from the cache.
+    (24 * clock) => (24 / clock)
         the cache's time; clock is cycles per ns: the more, the shorter.
-    (16 * clock) => (16 * clock / multiprocessors)
-        16 bytes in a cycle are what each multiprocessor gets; they are not shared.
-    (16 * clock) => (16 * clock * multiprocessors)
-        16 bytes in a cycle are what one multiprocessor gets; count the numbers of one.
+    (24 * clock) => (24 * clock / multiprocessors)
+        24 bytes in a cycle are what each multiprocessor gets; they are not shared.
+    (24 * clock) => (24 * clock * multiprocessors)
+        24 bytes in a cycle are what one multiprocessor gets; count the numbers of one.
     2500 + cache => cache  # the 2500 ns of each round are missing.
     2500 + cache => 2500  # the time of gamma and beta is missing; they come from the cache.
     + cache + counted => + cache
@@ -135,7 +135,7 @@ def predicted_score(rows, D, multiprocessors, bandwidth, clock):
     """Return the no-overlap score of a forward pass in float32."""
     numbers = rows * D  # of a multiprocessor in a round
     moving = 8 * numbers / (bandwidth / multiprocessors)  # ns
-    cache = 8 * numbers / (16 * clock)  # gamma and beta
+    cache = 8 * numbers / (24 * clock)  # gamma and beta
     counted = 18 * numbers / (128 * clock)  # instructions
     idle = 2500 + cache + counted
     return moving / (moving + idle)
