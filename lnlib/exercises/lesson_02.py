@@ -110,8 +110,13 @@ def _by_lnlib(dy, y, rstd, gamma, beta):
 @mistakes(_by_lnlib.mistakes)
 @mistakes(FROM_Y)
 @mistakes("""
+    x_hat, rstd, gamma) => x_hat, gamma, rstd)
+        gamma and rstd are exchanged in (x_hat, rstd, gamma), or gamma is outside the means.
     x_hat, rstd, gamma) => rstd, x_hat, gamma)
-        x_hat and rstd are exchanged: the cache is (x_hat, rstd, gamma).
+        the cache is not in the order (x_hat, rstd, gamma).
+    x_hat, rstd, gamma) => rstd, gamma, x_hat)  # "
+    x_hat, rstd, gamma) => gamma, rstd, x_hat)  # "
+    x_hat, rstd, gamma) => gamma, x_hat, rstd)  # "
 """)
 @mistakes(museum(lambda y, rstd, gamma, beta: LayerNormCache((y - beta) / gamma, rstd, gamma)))
 def backward_from_y(dy, y, rstd, gamma, beta):
