@@ -106,14 +106,26 @@ def _by_lnlib(dy, y, rstd, gamma, beta):
     return layer_norm_backward(dy, LayerNormCache((y - beta) / gamma, rstd, gamma))
 
 
+OF_THE_CACHE = [  # gamma outside the means gives what a wrong order of the cache gives, see below
+    (words, wrong)
+    for words, wrong in museum(lambda y, r, gamma, b: LayerNormCache((y - b) / gamma, r, gamma))
+    if not words.startswith("gamma outside")
+]
+
+
 @exercise("dx dgamma dbeta", of_layers("dy y rstd gamma beta", 2, 3, 5), terms=FROM_Y_TERMS)
 @mistakes(_by_lnlib.mistakes)
 @mistakes(FROM_Y)
 @mistakes("""
+    x_hat, rstd, gamma) => x_hat, gamma, rstd)
+        gamma and rstd are exchanged in (x_hat, rstd, gamma), or gamma is outside the means.
     x_hat, rstd, gamma) => rstd, x_hat, gamma)
-        x_hat and rstd are exchanged: the cache is (x_hat, rstd, gamma).
+        the cache is not in the order (x_hat, rstd, gamma).
+    x_hat, rstd, gamma) => rstd, gamma, x_hat)  # "
+    x_hat, rstd, gamma) => gamma, rstd, x_hat)  # "
+    x_hat, rstd, gamma) => gamma, x_hat, rstd)  # "
 """)
-@mistakes(museum(lambda y, rstd, gamma, beta: LayerNormCache((y - beta) / gamma, rstd, gamma)))
+@mistakes(OF_THE_CACHE)
 def backward_from_y(dy, y, rstd, gamma, beta):
     """Return dx (B, T, D), dgamma (D,) and dbeta (D,)."""
     x_hat = (y - beta) / gamma  # (B, T, D)
