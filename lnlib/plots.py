@@ -495,7 +495,7 @@ def paces(pace):
     for axis in (ax.xaxis, ax.yaxis):
         axis.set_major_formatter("{x:g}")
     ax.set_yticks([5, 10, 20, 50, 100, 200, 500])
-    ax.set_ylim(0.75 * min(drawn), 1.25 * max(drawn))
+    ax.set_ylim(0.65 * min(drawn), 1.25 * max(drawn))
     ax.minorticks_off()
     ax.set(xlabel="arrays touched (MiB)", ylabel="pace (GB per second, counted)")
     ax.set_title("How fast can one core read and write?", pad=24)
