@@ -495,7 +495,7 @@ def paces(pace):
     for axis in (ax.xaxis, ax.yaxis):
         axis.set_major_formatter("{x:g}")
     ax.set_yticks([5, 10, 20, 50, 100, 200, 500])
-    ax.set_ylim(0.75 * min(drawn), 1.25 * max(drawn))
+    ax.set_ylim(0.65 * min(drawn), 1.25 * max(drawn))
     ax.minorticks_off()
     ax.set(xlabel="arrays touched (MiB)", ylabel="pace (GB per second, counted)")
     ax.set_title("How fast can one core read and write?", pad=24)
@@ -516,11 +516,11 @@ def _mark_caches(ax):
 def under_the_roof(points, memory, arithmetic):
     """Draw {program: (FLOP per byte, GFLOP/s)} under memory's band and arithmetic's level roof.
 
-    memory is {loop: GB/s}, of which the fastest and the slowest are drawn; arithmetic in GFLOP/s.
+    memory is {loop: GB/s}, of which the fastest, the slowest and that of the goal are drawn, the
+    last as a dashed line; arithmetic in GFLOP/s.
     """
     look = {  # marker, colour, and where the name stands
         "textbook": ("o", BLUE, (14, -2)),
-        "reference": ("^", RED, (8, -24)),
         "blocked": ("s", GREEN, (14, -6)),
         "compiled": ("D", PURPLE, (10, -22)),
         "goal": ("*", ORANGE, (-16, 4)),
@@ -553,7 +553,12 @@ def under_the_roof(points, memory, arithmetic):
         ax.figure.canvas.draw()  # which places the axes
         (left, bottom), (right, top) = ax.transData.transform([(0.1, 1), (1, 10)])
         angle = np.degrees(np.arctan2(top - bottom, right - left))  # of both edges
-        for name, at, va in (fastest, 0.033, "bottom"), (slowest, 0.2, "top"):
+        pace = points["goal"][1] / points["goal"][0]
+        ends = np.array([least, arithmetic / pace])
+        ax.plot(ends, pace * ends, "--", color=ORANGE, lw=2)
+        places = {fastest: (0.033, "bottom"), slowest: (0.2, "top")}
+        places.setdefault(min(memory, key=lambda name: abs(memory[name] - pace)), (0.06, "top"))
+        for name, (at, va) in places.items():
             words = f"{name}, {memory[name]:.0f} GB/s"
             turned = {"va": va, "rotation": angle, "rotation_mode": "anchor"}
             away = 1.06 if va == "bottom" else 0.82
@@ -565,9 +570,8 @@ def under_the_roof(points, memory, arithmetic):
         ax.text(0.42, 0.6 * memory[fastest], f"{memory[fastest]} GB/s", ha="right")
     for name, at in points.items():
         marker, color, offset = look[name]
-        inside = "white" if name == "reference" else color  # it may lie on the textbook's
         ms = 20 if marker == "*" else 12
-        ax.plot(*at, marker, ms=ms, color=color, mfc=inside, mew=2, zorder=3)
+        ax.plot(*at, marker, ms=ms, color=color, mew=2, zorder=3)
         style = {"color": color, "ha": "left" if offset[0] > 0 else "right"}
         style |= {"fontsize": 16, "fontweight": "bold"}
         ax.annotate(name, at, offset, textcoords="offset points", **style)

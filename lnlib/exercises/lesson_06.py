@@ -20,6 +20,7 @@ COST_TERMS = Terms("1", "N * D; N * D * itemsize; N; N * itemsize; N * D * 4")
 @exercise("flops counted moved", COST_CASES, terms=COST_TERMS)
 @mistakes("""
     flops * N => 9 * N  # 2 too many. That is the textbook's count: no second mean hides here.
+    flops * N => 8 * N  # 1 too many. mean * mean happens once per row.
     flops * N => 6 * N  # 1 is missing. Did you count the product x * x, and the sums of both means?
     flops * N * D => flops  # for one element: multiply by the N * D elements.
     values * N * D * itemsize => values * itemsize  # for one element: multiply by N * D.
@@ -39,6 +40,8 @@ COST_TERMS = Terms("1", "N * D; N * D * itemsize; N; N * itemsize; N * D * 4")
         2 are missing. Did you count all of x * x: its write, the extra read, its mean's read?
     (values + anew) => 14
         3 are missing. Did you count all of x * x: its write, the extra read, its mean's read?
+    (values + anew) => 18  # 1 too many. x * x names x twice but reads it once.
+    (values + anew) => 24  # an extra read for each value? Only what is written is read first.
     (values + anew) => 20  # that is the textbook's. No second mean hides here.
     (values + anew) => 21  # that is section 1's table of the textbook. No second mean hides here.
     (values + anew) * N * D => (values + anew)  # for one element: multiply by N * D.
