@@ -590,7 +590,7 @@ def table(*rows):
 def verdicts(caught, rows, columns, title=None):
     """Show a table of booleans: a full blue dot says "caught" (True), an orange ring "missed"."""
     caught = np.asarray(caught)
-    width = 0.3 + 0.115 * max(map(len, rows)) + max(1.1 * len(columns), 3)  # inches
+    width = 0.3 + 0.115 * max(map(len, rows)) + max(0.92 * len(columns), 3)  # inches
     fig, ax = plt.subplots(figsize=(width, 1.6 + 0.265 * len(rows)))
     dots = (caught, BLUE, BLUE, "caught"), (~caught, RED, "white", "missed")
     for shown, color, face, label in dots:
@@ -598,14 +598,14 @@ def verdicts(caught, rows, columns, title=None):
         ax.scatter(j, i, s=130, color=color, facecolor=face, lw=2.5, label=label)
     ax.set(xlim=(-0.6, len(columns) - 0.4), ylim=(len(rows) - 0.4, -0.6))
     ax.xaxis.tick_top()
-    ax.set_xticks(range(len(columns)), [textwrap.fill(name, 11) for name in columns])
+    ax.set_xticks(range(len(columns)), [textwrap.fill(name, 9) for name in columns])
     ax.set_yticks(range(len(rows)), rows)
     ax.tick_params(length=0, labelsize=13.5)
     ax.tick_params(axis="x", labelsize=12.5)
     ax.spines[:].set_visible(False)
     title = title or "Which check catches which bug?"
     fig.suptitle(title, weight="bold", x=0.02, ha="left")
-    fig.legend(loc="upper left", bbox_to_anchor=(0.01, 0.93), fontsize=13.5)
+    fig.legend(loc="upper right", bbox_to_anchor=(1, 1.02), ncols=2, fontsize=13.5)
     return fig, ax
 
 
