@@ -13,7 +13,7 @@ import numpy as np
 from ..checker import BadResult, Score, mistakes
 from ..gpu import read_source
 from .data import layer
-from .kernels import TEMPLATES, Trial, code_of, source_of
+from .kernels import EMULATOR_HINTS, TEMPLATES, Trial, code_of, source_of
 from .lesson_10_rms import rms_backward, rms_forward
 from .registry import exercise
 
@@ -28,6 +28,7 @@ __global__ void __launch_bounds__(THREADS) rms_backward(
     const float *rstd, Vector<WIDTH> *__restrict__ dx,
     Vector<WIDTH> *__restrict__ partial, long long rows, int D)
 """
+IDLE_HINTS = {"takes no part": "All threads must call block_sum, those without vectors too"}
 GRID, N_ROWS = 4, 11  # two or three rows each, and an even number of blocks: n % 2 is no buffer
 
 
@@ -59,7 +60,10 @@ def _trial(given):
         kernel, blocks, outputs = "rms_forward", N, {"y": (N, D), "rstd": (N, 1)}
         numbers = {"eps": np.float32(given.eps), "D": np.int32(D)}
     kernel += TEMPLATES[given.threads]
-    return Trial(kernel, blocks, given.threads, given.inputs, outputs, numbers, read_source())
+    return Trial(
+        kernel, blocks, given.threads, given.inputs, outputs, numbers, read_source(),
+        hints=IDLE_HINTS | EMULATOR_HINTS,
+    )  # fmt: skip
 
 
 def _source(text, trial):
@@ -117,7 +121,7 @@ def _kernel(head, names, **once):
     """
 
     def judge(function):
-        (given,), (narrow,) = _launches(names).values()
+        (given,), (narrow,), _ = _launches(names).values()
         trial = _trial(given)
         source = _source(function(head), trial)
         counts = trial.traffic(source)
@@ -142,10 +146,18 @@ def _kernel(head, names, **once):
 
 
 def _launches(names):
-    """Return {what is special: (inputs,)}: two warps and vectors of 4, one warp and single ones."""
+    """Return {what is special: (inputs,)}: two warps and vectors of 4, one warp and single ones.
+
+    In the third launch most threads have no vector, and the rows are so small that eps counts.
+    """
     launches = {}
-    for D, threads, width, eps in ((1000, 64, 4, 0.1), (201, 32, 1, 1e-5)):
+    for D, threads, width, eps, size in (
+        (1000, 64, 4, 0.1, 1),
+        (201, 32, 1, 1e-5, 1),
+        (100, 64, 4, 1e-4, 0.01),
+    ):
         a = layer(D, N_ROWS, D)
+        a = a._replace(x=size * a.x)
         arrays = a._asdict() | {"rstd": rms_forward(a.x, a.gamma, eps)[2]}
         inputs = {name: arrays[name].astype(np.float32) for name in names.split()}
         launches[f"rows of {D}"] = (LaunchInputs(threads, width, inputs, eps),)
@@ -182,11 +194,12 @@ def _on_inputs(function):
 @exercise("y rstd", **_kernel(FORWARD_HEAD, "x gamma", x="loaded", y="stored"))
 @mistakes("""
     return y, rstd => return np.nan * y, np.nan * rstd
-        only NaN: nobody writes it, or what += adds to, and registers, never got a value.
+        all NaN: never written, or += on memory or registers that were never set.
     x * x, head => x, head  # the sum, not the sum of squares, is under the root.
     x * x, head) => x * x, head, threads=1)  # every thread has only its own part: use block_sum.
     x * x, head) => x * x, head, threads=32)  # every warp has only its own part: use block_sum.
     gamma * =>  # gamma is missing.
+    ms + head.eps => ms  # eps is missing.
     y = gamma * (x => y = gamma * ((x - x.mean(1)[:, None])  # x is centred; in RMSNorm nothing is.
     ms = => x = x[:1] + 0 * x; ms =  # every block works on row 0, not on row blockIdx.x.
 """)
@@ -207,10 +220,17 @@ BACKWARD_ONCE = {"x": "loaded", "dy": "loaded", "dx": "stored", "partial": "stor
 @exercise("dx dgamma", **_kernel(BACKWARD_HEAD, "x dy gamma rstd", **BACKWARD_ONCE))
 @mistakes("""
     return dx, (dy => return np.nan * dx, np.nan * (dy
-        only NaN: nobody writes it, or what += adds to, and registers, never got a value.
+        all NaN: never written, or += on memory or registers that were never set.
     x_hat, head) => x_hat, head, threads=1)  # every thread has only its own part: use block_sum.
     x_hat, head) => x_hat, head, threads=32)  # every warp has only its own part: use block_sum.
     x_hat, g = x * rstd => x_hat, g = x  # x stands where x_hat = x * rstd belongs.
+    x_hat, g = x * rstd => rstd = rstd[np.arange(len(x)) % GRID]; x_hat, g = x * rstd
+        rstd is that of row blockIdx.x; row n needs its own.
+    dx = rstd => [along[n].__iadd__(along[n - GRID]) for n in range(GRID, len(x))]; dx = rstd
+        the sum of the row before is still in it: begin each row with 0.
+    dx = rstd => k = head.threads / x.shape[1]; dx = rstd
+    dx = rstd => [along[n].__iadd__(k * along[n - GRID]) for n in range(GRID, len(x))]; dx = rstd
+        "
     g - x_hat * along => g + x_hat * along  # the sign in front of x_hat is wrong.
     - x_hat * along => - along  # x_hat is missing in front of the mean of g * x_hat.
     return dx, (dy * x_hat) => dx[4:] = np.nan; return dx, (dy * x_hat)[:4]

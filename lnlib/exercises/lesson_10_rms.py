@@ -69,6 +69,7 @@ ONE_ROW_CASES = of_layers("x_hat rstd", 5, make=_rms_layers)
 
 @exercise("jacobian", ONE_ROW_CASES, terms=RMS_JACOBIAN_TERMS)
 @mistakes("""
+    / D => / (x_hat @ x_hat)  # x_hat @ x_hat is not quite D: there is eps in rstd. Divide by D.
     np.outer(x_hat, x_hat) => x_hat * x_hat  # one row; all products are needed: np.outer.
     np.outer(x_hat, x_hat) => x_hat @ x_hat  # one number; all products are needed: np.outer.
 """)
@@ -121,6 +122,14 @@ _centred_forward = _edited(rms_forward, "rstd = 1", "x = x - x.mean(-1)[..., Non
 _from_x = _edited(rms_backward, "rstd * (g - x_hat * along)", "rstd * g - rstd * x_hat * along")
 _dy_outside = _edited(rms_backward, "np.mean(g * x_hat", "dy * np.mean(gamma * x_hat")
 _last_row = _edited(rms_backward, "return", "dx.reshape(-1, dx.shape[-1])[-1] *= 1.01; return")
+_eps_outside = _edited(
+    rms_backward,
+    "dx = rstd",
+    "ms = np.mean(x_hat**2, -1)[..., None] / rstd**2; dx = 1 / (np.sqrt(ms) + rstd**-2 - ms)",
+)
+_eps_zero = _edited(
+    rms_backward, "x_hat * along", "x_hat * along / np.mean(x_hat**2, -1)[..., None]"
+)
 _one_nan = _edited(rms_backward, "return", "dx.reshape(-1)[-1] = np.nan; return")
 PAIR_CASES = {  # forward, backward
     "RMSNorm": (rms_forward, rms_backward),
@@ -133,7 +142,8 @@ PAIR_CASES = {  # forward, backward
     "dy in front of the mean": (rms_forward, _dy_outside),
     "no gamma in dx": (rms_forward, _wrong("gamma is missing.")),
     "1 + gamma forward, gamma backward": (_gemma_forward, rms_backward),
-    "eps outside the root": (rms_forward, _wrong("it holds for")),
+    "eps outside the root": (rms_forward, _eps_outside),
+    "no eps in dx": (rms_forward, _eps_zero),
     "dgamma not summed": (rms_forward, _wrong("not summed")),
     "dgamma averaged over the rows": (rms_forward, _wrong("the mean over")),
     "the last row of dx one percent too large": (rms_forward, _last_row),
@@ -162,8 +172,11 @@ def _no_report(function):
     .passed => .errors["dx"] <= 1e-8  # it does not look at dgamma, or x is one row only.
     .passed => .errors["dgamma"] <= 1e-8  # it does not look at dx: wrong ones pass.
     rng.uniform(0.5, 2, 5) => np.ones(5)  # gamma is everywhere the same, so it may stand anywhere.
+    beta).passed => beta, rtol=1e-4).passed
+        a dx with a wrong eps passes: rtol is too large, or eps too small beside x.
+    )), 1e-5 => )), 0  # "
+    0.5 + rng => 100 * rng  # "
     ((2, 3, 5)) => ((1, 1, 5))  # it has one row: averaged is then the same as added up.
-    beta).passed => beta, rtol=1e-4).passed  # eps outside the root passes: rtol is too large, or x.
     return gradcheck => errors = gradcheck
     .passed => .errors; return not any(error > 1e-8 for error in errors.values())
         a NaN passes: no comparison with NaN is true.

@@ -26,6 +26,7 @@ CHUNKS = f"""{CHUNK}        row[v] = i < vectors ? a[start + i] : Vector<WIDTH>(
 {CHUNK}"""
 SQUARES = "block_sum<THREADS>(sum_of_squares(row), 0)"
 GAIN = "    load<THREADS>(gamma"
+EARLY = "    if (threadIdx.x >= vectors) return;\n"
 CLEAR = "total[v] = Vector<WIDTH>();"
 NORMALISE, SUM, ADD = "normalise_in_a_warp", "sum_with_barriers", "add_while_loading"
 FORWARD, BACKWARD = "rms_forward_kernel", "rms_backward_kernel"
@@ -69,6 +70,10 @@ WRONG = [
     (FORWARD, "        if (i < vectors)\n", "", "and ends: if (i < vectors)"),
     (FORWARD, "D / WIDTH", "D / 4", "but for rows of 201"),
     (FORWARD, GAIN, f"load<THREADS>(x, start, vectors, row);\n{GAIN}", "x is loaded 2 times"),
+    (FORWARD, "    Vector<WIDTH> row", f"{EARLY}    Vector<WIDTH> row", "without vectors too"),
+    (FORWARD, "reciprocal_std(ms, eps)", "reciprocal_std(ms, 0)", "rstd: eps is missing."),
+    (BACKWARD, GAIN, EARLY + GAIN, "All threads must call block_sum"),
+    (BACKWARD, "rstd[n]", "rstd[blockIdx.x]", "row n needs its own"),
     (BACKWARD, "        buffer = 1 - buffer;\n", "", "of layernorm.cu, with no barrier"),
     (BACKWARD, CLEAR, "store<THREADS>(dx, 0, 0, total);", "adds to total, which never got a value"),
     (BACKWARD, "block_sum<THREADS>(along, buffer)", "warp_sum(along)", "every warp has only its"),
