@@ -37,9 +37,9 @@ COST_TERMS = Terms("1", "N * D; N * D * itemsize; N; N * itemsize; N * D * 4")
     (values + anew) => values  # without write-allocate: what is written to must be read, too.
     (values + anew) => 16  # 1 is missing. x * x also writes an array.
     (values + anew) => 15
-        2 are missing. Did you count all of x * x: its write, the extra read, its mean's read?
+        2 are missing. For x * x count its write, the extra read, and its mean's read.
     (values + anew) => 14
-        3 are missing. Did you count all of x * x: its write, the extra read, its mean's read?
+        3 are missing. For x * x count its write, the extra read, and its mean's read.
     (values + anew) => 18  # 1 too many. x * x names x twice but reads it once.
     (values + anew) => 24  # an extra read for each value? Only what is written is read first.
     (values + anew) => 20  # that is the textbook's. No second mean hides here.
