@@ -109,6 +109,7 @@ def test_what_exercise_11_1_finds_on_the_digits(seed):
     for rate in (10, 100):
         lengths, losses = right(train.train_x[:100], start, target, layer(), rate, 100)
         assert lengths[-1] < 1.01 * lengths[1] and losses[-1] > 1.8
+    assert right(train.train_x[:100], start, target, layer(), 0.001, 100)[1][-1] > 2.5
     for rate in (0.01, 0.1, 1):
         found = [
             right(train.train_x[:100], start, target, layer(backward), rate, 100)
