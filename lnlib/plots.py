@@ -616,46 +616,38 @@ def band(ax, x, values, label, marker, color):
     ax.plot(x, np.median(values, axis=1), marker + "-", color=color, label=label)
 
 
-def trained_bugs(panels, names, rates, within, last):
+def trained_bugs(found, names, rates, limit, last):
     """Draw, for lesson 11, the test accuracies of the networks that were trained with each bug.
 
     Parameters
     ----------
-    panels : dict of str to dict
-        A title -> {name: the accuracies of some seeds, in percent}; all have the name "right".
+    found : dict of str to array_like
+        A name -> the accuracies of some seeds, in percent.
     names : list of str
         One for each row, from above; the first is "right".
     rates : dict of str to float
-        A name -> the learning rate, to stand behind the first panel.
-    within : tuple of float
-        A row is green if its median is at most so many points below that of "right", and orange if
-        it is more than so many below; between the two it is not decided.
+        A name -> the learning rate, which stands beside the row.
+    limit : float
+        A row is green if its median is at least this, and orange if it is less.
     last : str
         The name of a bug that stops with an error, for the last row.
     """
-    fig, axes = plt.subplots(1, len(panels), figsize=(7.4, 6.4), sharey=True)
-    looks = ("green", "o", GREEN), ("not decided", "D", BLUE), ("orange", "s", RED)
-    for ax, (title, found) in zip(axes, panels.items()):
-        best = np.median(found["right"])
-        ax.axvspan(best - within[0], 104, color=GREEN, alpha=0.22, lw=0)
-        ax.axvspan(best - within[1], best - within[0], color=BLUE, alpha=0.2, lw=0)
-        ax.axhline(0.5, color=GREY, lw=1)
-        for k, name in enumerate(names):
-            middle = np.median(found[name])
-            _, marker, color = looks[sum(middle < best - each for each in within)]
-            ax.plot(found[name], [k] * len(found[name]), "|-", color=color, lw=2, ms=12, alpha=0.6)
-            ax.plot(middle, k, marker, ms=6, color=color, mec="white", mew=0.5)
-        limit = f"green: {best - within[0]:.1f} or more"
-        ax.set(xlim=(0, 104), xlabel=f"test accuracy (%)\n{limit}", title=title)
-        ax.set_xticks([0, 50, 100])
-        ax.minorticks_off()
-        ax.text(3, len(names), "stops", va="center", fontsize=12)
-        ax.set_ylim(len(names) + 0.6, -0.6)
-    words = [np.format_float_positional(rates[name], trim="-") for name in names]
-    for k, text in enumerate(["rate", *words]):
-        axes[0].text(108, k - 1, text, va="center", fontsize=12)
-    for label, marker, color in looks:
-        axes[0].plot([], [], marker, color=color, label=label)
-    axes[0].set_yticks(range(len(names) + 1), [*names, last])
-    fig.legend(*axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=3)
-    return fig, axes
+    fig, ax = plt.subplots(figsize=(7.4, 6))
+    ax.axvspan(limit, 100, color=GREEN, alpha=0.22, lw=0)
+    ax.axhline(0.5, color=GREY, lw=1)
+    for x, text in (103, "median"), (128, "rate"):
+        ax.text(x, -1.1, text, va="center", fontsize=12)
+    for k, name in enumerate(names):
+        middle = np.median(found[name])
+        marker, color = ("o", GREEN) if middle >= limit else ("s", RED)
+        ax.plot(found[name], [k] * len(found[name]), "|-", color=color, lw=2, ms=12, alpha=0.6)
+        ax.plot(middle, k, marker, ms=7, color=color, mec="white", mew=0.5)
+        rate = np.format_float_positional(rates[name], trim="-")
+        ax.text(103, k, f"{middle:.0f} %", va="center", fontsize=12)
+        ax.text(128, k, rate, va="center", fontsize=12)
+    ax.text(1, len(names), "stops with an error", va="center", fontsize=12)
+    ax.set(xlim=(0, 100), ylim=(len(names) + 0.6, -0.6))
+    ax.set(xticks=range(0, 101, 20), xlabel="test accuracy after six epochs (%)")
+    ax.set_yticks(range(len(names) + 1), [*names, last])
+    ax.minorticks_off()
+    return fig, ax

@@ -21,20 +21,23 @@ def test_each_factor_and_each_bug_was_trained():
     for key, (settings, rates, _) in train.PARTS.items():
         part = STORED[key]
         assert set(part["runs"]) == set(settings), "run python tests/tools/train.py --missing"
-        assert tuple(part["rates"]) == rates and len(rates) >= 7
+        assert tuple(part["rates"]) == rates and len(rates) >= 6
         for run in part["runs"].values():
             if "raises" not in run:
                 assert set(run) == {"accuracy", "loss"}
                 assert np.shape(run["accuracy"]) == (len(rates), 5)
 
 
-def test_the_long_runs_of_the_museum_stand_at_the_best_rate():
-    assert set(STORED["museum, long"]["runs"]) == set(train.MUSEUM)
-    for name, run in STORED["museum, long"]["runs"].items():
-        if "raises" not in run:
-            short = STORED["museum"]["runs"][name]
-            assert run["rate"] == train.best_rate(short, train.MUSEUM_RATES)
-            assert len(run["accuracy"]) == len(run["loss"]) == 5
+def test_the_runs_tell_their_versions():
+    """Rounding decides the ends of some long runs, so all must come from one BLAS kernel."""
+    assert set(STORED["versions"]) == {"python", "numpy", "BLAS"} and all(
+        STORED["versions"].values()
+    )
+    long = STORED["factors, long"], STORED["no mean term, long"]
+    one, other = (part["runs"][name] for part, name in zip(long, ("LayerNorm, default", "right")))
+    for rate in (0.003, 0.01, 0.03, 0.1):  # two parts hold the same runs
+        at = [part["rates"].index(rate) for part in long]
+        assert all(one[what][at[0]] == other[what][at[1]] for what in ("accuracy", "loss"))
 
 
 def test_only_bugs_that_are_not_stored_are_trained(monkeypatch):
@@ -42,20 +45,11 @@ def test_only_bugs_that_are_not_stored_are_trained(monkeypatch):
     monkeypatch.setattr(
         train, "runs", lambda setting, rates: trained.append((setting, rates)) or new
     )
-    lacking = {
-        key: {
-            "runs": {n: r for n, r in STORED[key]["runs"].items() if n != "no gamma"} | {"gone": {}}
-        }
-        for key in ("museum", "museum, long")
-    }
-    found = train.with_missing(STORED | lacking)
-    bug, rate = train.MUSEUM["no gamma"], train.MUSEUM_RATES[1]
-    assert trained == [
-        (bug | {"epochs": 6}, train.MUSEUM_RATES),
-        (bug | {"epochs": train.EPOCHS}, [rate]),
-    ]
-    for key, added in (("museum", new), ("museum, long", {"rate": rate, "accuracy": [10]})):
-        assert found[key]["runs"] == STORED[key]["runs"] | {"no gamma": added}
+    stored = STORED["museum"]["runs"]
+    kept = {name: run for name, run in stored.items() if name != "no gamma"}
+    found = train.with_missing(STORED | {"museum": {"runs": kept | {"gone": {}}}})
+    assert trained == [(train.MUSEUM["no gamma"] | {"epochs": 6}, train.MUSEUM_RATES)]
+    assert found["museum"]["runs"] == stored | {"no gamma": new}
     assert train.written(STORED) == train.RECORD.read_text("utf-8")  # what is kept stays as it is
 
 
@@ -67,6 +61,7 @@ SAMPLE = (
     ("factors, long", "LayerNorm, default", 0.003),
     ("factors, long", "LayerNorm frozen, He", 0.003),
     ("no mean term, long", "no mean term", 0.003),
+    ("no mean term, long", "no mean term, no drift", 0.003),
 )
 
 
@@ -85,7 +80,7 @@ def test_a_sample_can_differ():
 def test_lesson_11_shows_the_code_that_was_run():
     cells = cells_of(train.NOTEBOOKS / "11_training.ipynb")
     page = "\n".join(cell.source for cell in cells if cell.cell_type == "code")
-    parts = "LayerNorm network run_forward run_backward score train"
+    parts = "LayerNorm network run_forward run_backward score train without_drift"
     for part in parts.split():
         assert inspect.getsource(getattr(train, part)).strip() in page, part
     data = inspect.getsource(train.digits).replace("NOTEBOOKS / ", "").splitlines()[2:6]
@@ -114,6 +109,7 @@ def test_what_exercise_11_1_finds_on_the_digits(seed):
     for rate in (10, 100):
         lengths, losses = right(train.train_x[:100], start, target, layer(), rate, 100)
         assert lengths[-1] < 1.01 * lengths[1] and losses[-1] > 1.8
+    assert right(train.train_x[:100], start, target, layer(), 0.001, 100)[1][-1] > 2.5
     for rate in (0.01, 0.1, 1):
         found = [
             right(train.train_x[:100], start, target, layer(backward), rate, 100)
