@@ -113,9 +113,9 @@ def run(launch, order="forward", counts=None, seconds=300, is_valid=None, flush=
     EmulationError
         If the kernel reads or writes outside an array, waits at a barrier that threads which have
         not ended do not reach, has two threads use the same element without a barrier in between,
-        or does not compile; or if there is no C++ compiler. A kernel whose blocks listen to each other, by an
-        atomic and fences, is run once more with its blocks in the opposite order, as these may not
-        decide which block comes last.
+        or does not compile; or if there is no C++ compiler. A kernel whose blocks listen to each
+        other, by an atomic and fences, is run once more with its blocks in the opposite order, as
+        these may not decide which block comes last.
     Unsupported
         If the kernel is valid CUDA, but uses what the emulator does not know.
     TypeError, ValueError

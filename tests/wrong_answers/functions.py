@@ -58,7 +58,7 @@ WRONG = [
     (LEAN, "dx = dy * gamma", "dx = dy; dx *= gamma", "it changes dy in place"),
     (LEAN, "return dx", "return dx.astype(float)", "dx is float64 where dy is float32"),
     (STRIPS, "np.empty_like(dy)", "np.empty(dy.shape)", "dx is float64 where dy is float32"),
-    (STRIPS, LOOP, f"    rows *= 8\n{LOOP}", "goes over 32 rows at once"),
+    (STRIPS, LOOP, f"    rows *= 8\n{LOOP}", "goes over 40 rows at once"),
     (STRIPS, LOOP, f"    rows = 1\n{LOOP}", "no operation takes more than 1 row of"),
     (STRIPS, LOOP, f"    dx[...] = dy\n{LOOP}", "(setitem) goes over 301"),
     (STRIPS, "return dx", f"{SECOND_LOOP}    return dx", "dy comes from memory 2 times"),
