@@ -100,7 +100,7 @@ def _slope_by_complex_step(f, x, index, h=1e-30):
     f(minus)) / (plus[index] - minus[index]) => f(x)) / (plus[index] - x[index])
         forward, where a central one is asked.
     (f(plus) - f(minus)) / (plus[index] - minus[index]) => _slope_by_complex_step(f, x, index)
-        that is the complex step; central differences with the given h are asked.
+        too exact: a complex step or an extrapolation? Plain central differences are asked.
     (plus[index] - minus[index]) => h  # divided by h: from x - h to x + h it is two steps.
     (plus[index] - minus[index]) => (2 * h)  # divided by 2h; near 1e8 the step taken is another.
     x.copy(), x.copy() => (x.copy(),) * 2  # no step is taken: both are the same array. Make two.
