@@ -178,6 +178,11 @@ def test_what_is_held():
         assert limited_by == ("threads" if arch == "sm_75" else "registers")
         assert (blocks, blocks * chosen.threads) == (shown, threads)
         assert room == residency.LIMITS[arch].threads
+    row = r"\*\*no-overlap score of the launch\*\* \|(.*)\|$"
+    scores = re.search(rf"^\| {row}", TABLES, flags=re.M)[1]
+    sources = "\n".join(cell.source for cell in CELLS)
+    told = re.search(r"limits\.values\(\)\] == \[(.*)\]", sources)[1]  # asserted in the page
+    assert re.findall(r"[\d.]+", scores) == told.split(", ")
 
 
 @needs_nvrtc
