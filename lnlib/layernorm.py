@@ -6,7 +6,7 @@ left of the first, and is added up in float64. Backward, gamma * dy is centred b
 Complex input is never conjugated, so that the complex step [3]_ goes through.
 
 The promise, in float32: the error of an entry is at most 4e-7 of a scale for data at large. For
-every row it is at most 1e-6 of it, for dx 2e-6: lesson 05 proves that of y and dx. `lnlib.blocked`
+every row it is at most 1e-6 of it, for dx 2e-6: lesson 05 proves that for D <= 1e5. `lnlib.blocked`
 and the kernel add up in float32; they keep the promise for the worst rows that we know, which are
 built against their order of additions. It holds for every offset of x, for means of g = gamma * dy
 up to 1e4 times the spread of g, and for up to 1e6 rows. As usual in such bounds, nothing may
@@ -14,7 +14,7 @@ overflow or underflow. y and dx have a scale for each row, dgamma and dbeta have
 
 - of y: max |gamma| * max |x_hat| + max |beta|;
 - of dx: the largest rstd * (|gc| + |x_hat| * mean(|gc * x_hat|)), where gc = g - mean(g). This is
-  the formula for dx with a sum in place of its last difference;
+  the formula for dx with a sum in place of its last difference, and without signs in its mean;
 - of dgamma and dbeta: the largest sum over the rows of |dy| * (1 + |x_hat|), and of |dy|.
 
 References

@@ -258,15 +258,26 @@ def test_rows_built_against_the_order_of_additions():
 
 @each_layer
 def test_the_worst_row_that_we_know(layer):
-    """Lesson 05 shows it: four values for which the reference's roundings add up to nearly 14u."""
-    of_x = 8.4191694, 2.2405756, -1.823579, 0.18725443
-    of_dy = 0.01895055, 0.98617363, -0.88275182, 0.019482702
-    x, dy = np.repeat(np.float32([of_x, of_dy]), (1, 178, 177, 28), axis=1)[:, None]  # (1, 384)
-    gamma = np.full(384, np.float32(1.1656603))
-    errors = fractions(layer.both(dy, x, gamma, 0 * gamma), dy, x, gamma, 0 * gamma)
-    assert errors.dx.max() <= EVERY_ROW.dx and (
-        layer.name != "reference" or errors.dx.max() > 13.5 * U
-    )
+    """Lesson 05 shows it: four values for which the reference's roundings add up to 14.6u."""
+    of_x = 6.303144, 0.1245501, -3.9396046, -1.9287711
+    of_dy = 0.01895055, 0.98617363, -0.88275182, 0.01948268
+    of_gamma = 1.1656603, 1.1656603, 1.1656603, 1.1656616
+    x, dy, gamma = np.repeat(np.float32([of_x, of_dy, of_gamma]), (1, 178, 177, 28), axis=1)
+    arrays = dy[None], x[None], gamma, 0 * gamma  # (1, 384) twice, (384,) twice
+    errors = fractions(layer.both(*arrays), *arrays)
+    assert errors.dx.max() <= EVERY_ROW.dx
+    assert layer.name != "reference" or errors.dx.max() > 14.5 * U
+
+
+@each_layer
+def test_the_worst_row_for_y_that_we_know(layer):
+    of_x, of_gamma = (-0.74648798, 0.23861228, 0.3679912), (1.7429144, 1.7292513, 1.743381)
+    of_beta = 0.0029320058, 0.0029284043, 0.003154397
+    x, gamma, beta = np.repeat(np.float32([of_x, of_gamma, of_beta]), (113, 141, 2), axis=1)
+    arrays = x[None], x[None], gamma, beta  # (1, 256) twice, (256,) twice
+    errors = fractions(layer.both(*arrays), *arrays)
+    assert errors.y.max() <= EVERY_ROW.y
+    assert layer.name != "reference" or errors.y.max() > 6.5 * U
 
 
 def test_the_theorem_on_the_page_is_above_this_bound():
