@@ -66,10 +66,23 @@ def empty(shape):
     return values[start : start + np.prod(shape)].reshape(shape)
 
 
-def run_both(call, dy, x, gamma, beta, y, dx, stream=True):
-    """Write y and dx, (N, D) in float32 as dy and x are; return dgamma and dbeta, float64."""
+def run_forward(call, x, gamma, beta, y, stream=True):
+    """Write y, (N, D) in float32 as x is; return mean, its rest and rstd of each row, (3, N)."""
     N, D = x.shape
-    rows, sums = np.empty((3, N), np.float32), np.zeros((2, D))
+    rows = np.empty((3, N), np.float32)
     call("forward", x, gamma, beta, y, *rows, N, D, stream, D)
+    return rows
+
+
+def run_backward(call, dy, x, gamma, rows, dx, stream=True):
+    """Write dx, (N, D) in float32 as dy and x are; return dgamma and dbeta, float64."""
+    N, D = x.shape
+    sums = np.zeros((2, D))
     call("backward", dy, x, gamma, *rows, dx, *sums, N, D, stream)
     return sums
+
+
+def run_both(call, dy, x, gamma, beta, y, dx, stream=True):
+    """Write y and dx; return dgamma and dbeta: `run_forward`, then `run_backward`."""
+    rows = run_forward(call, x, gamma, beta, y, stream)
+    return run_backward(call, dy, x, gamma, rows, dx, stream)
