@@ -295,7 +295,8 @@ def dual_derivative(f, x, v):
             return Dual(self.value**n, n * self.value ** (n - 1) * self.slope)
 
         __radd__, __rmul__ = __add__, __mul__
-        __sub__, sqrt = (lambda a, b: a + b * -1), (lambda a: a**0.5)
+        __neg__, sqrt = (lambda a: a * -1), (lambda a: a**0.5)
+        __sub__, __rsub__ = (lambda a, b: a + b * -1), (lambda a, b: a * -1 + b)
         __truediv__, __rtruediv__ = (lambda a, b: a * b**-1.0), (lambda a, b: a**-1.0 * b)
 
     return f(np.array([Dual(a, b) for a, b in zip(x, v)])).slope
