@@ -220,7 +220,7 @@ BACKWARD_ONCE = {"x": "loaded", "dy": "loaded", "dx": "stored", "partial": "stor
 @exercise("dx dgamma", **_kernel(BACKWARD_HEAD, "x dy gamma rstd", **BACKWARD_ONCE))
 @mistakes("""
     return dx, (dy => return np.nan * dx, np.nan * (dy
-        all NaN: never written, or += on memory or registers that were never set.
+        all NaN: never written, += on memory never set, or 0 / 0 past the end of the row.
     x_hat, head) => x_hat, head, threads=1)  # every thread has only its own part: use block_sum.
     x_hat, head) => x_hat, head, threads=32)  # every warp has only its own part: use block_sum.
     x_hat, g = x * rstd => x_hat, g = x  # x stands where x_hat = x * rstd belongs.
