@@ -460,16 +460,19 @@ def growth(sizes, seconds, single):
 
 def through_caches(sizes, through, size_of_x):
     """Draw {version: values through memory} against the sizes of simulated caches, in bytes."""
-    fig, ax = plt.subplots(figsize=(7.2, 5.2))
+    _, ax = plt.subplots(figsize=(7.2, 5.2))
     for (variant, values), marker, color in zip(through.items(), "os", (BLUE, GREEN)):
-        ax.semilogx(sizes / 2**20, values, marker + "-", base=2, color=color, label=variant)
-    ax.axhline(5, color=BLACK, ls=":", label="5, the fewest", zorder=4)
-    ax.axvline(size_of_x / 2**20, color=ORANGE, ls="--", label="size of x")
+        ax.semilogx(sizes / 2**20, values, marker + "-", base=2, color=color)
+        words = {"color": color, "fontweight": "bold", "va": "center"}
+        ax.text(1.15 * sizes[2] / 2**20, values[2] - 2 * (marker == "o"), variant, **words)
+    ax.axhline(5, color=BLACK, ls=":", zorder=4)
+    ax.text(0.5, 2.5, "5, the fewest", va="center")
+    ax.axvline(size_of_x / 2**20, color=ORANGE, ls="--")
+    ax.text(0.92 * size_of_x / 2**20, 12, "size of x", ha="right")
     ax.set(xlabel="size of the cache (MiB)", ylabel="values through memory, per element", ylim=0)
     ax.set_xlim(right=1.25 * sizes[-1] / 2**20)
     ax.set_xticks(sizes / 2**20, [f"{size / 2**20:g}" for size in sizes])
     ax.set_title("How large a cache does each version need?")
-    fig.legend(loc="outside lower center", ncols=2)
     plt.show()
 
 
@@ -514,10 +517,10 @@ def _mark_caches(ax):
 
 
 def under_the_roof(points, memory, arithmetic):
-    """Draw {program: (FLOP per byte, GFLOP/s)} under memory's band and arithmetic's level roof.
+    """Draw {program: (FLOP per byte, GFLOP/s)} under memory's rising and arithmetic's level roof.
 
-    memory is {loop: GB/s}, of which the fastest, the slowest and that of the goal are drawn, the
-    last as a dashed line; arithmetic in GFLOP/s.
+    memory is {loop: GB/s}, of which the fastest is the roof and the goal's a dashed line;
+    arithmetic in GFLOP/s.
     """
     look = {  # marker, colour, and where the name stands
         "textbook": ("o", BLUE, (14, -2)),
@@ -528,13 +531,11 @@ def under_the_roof(points, memory, arithmetic):
     }
     measured = len(memory) > 1
     _, ax = plt.subplots(figsize=(7.2, 6 if measured else 4.6))
-    slowest, fastest = min(memory, key=memory.get), max(memory, key=memory.get)
+    fastest = max(memory, key=memory.get)
     corner = arithmetic / memory[fastest]
     least, most = (0.022, 5 * corner) if measured else (0.06, 400)
     intensity = np.geomspace(least, most, 400)
-    low, high = (roofline(intensity, memory[name], arithmetic) for name in (slowest, fastest))
-    ax.fill_between(intensity, low, high, color=SKY, alpha=0.4, lw=0)
-    ax.loglog(intensity, high, color=BLACK, lw=2)
+    ax.loglog(intensity, roofline(intensity, memory[fastest], arithmetic), color=BLACK, lw=2)
     ax.text(most if measured else 40, 1.15 * arithmetic, f"{arithmetic:.0f} GFLOP/s", ha="right")
     ax.set(xlabel="arithmetic intensity (FLOP per byte)", ylabel="GFLOP per second")
     ax.set_title(
@@ -552,11 +553,11 @@ def under_the_roof(points, memory, arithmetic):
         ax.text(corner, s=f"corner: {corner:.1f}", ha="center", **above)
         ax.figure.canvas.draw()  # which places the axes
         (left, bottom), (right, top) = ax.transData.transform([(0.1, 1), (1, 10)])
-        angle = np.degrees(np.arctan2(top - bottom, right - left))  # of both edges
+        angle = np.degrees(np.arctan2(top - bottom, right - left))  # of both lines
         pace = points["goal"][1] / points["goal"][0]
         ends = np.array([least, arithmetic / pace])
         ax.plot(ends, pace * ends, "--", color=ORANGE, lw=2)
-        places = {fastest: (0.033, "bottom"), slowest: (0.2, "top")}
+        places = {fastest: (0.033, "bottom")}
         places.setdefault(min(memory, key=lambda name: abs(memory[name] - pace)), (0.06, "top"))
         for name, (at, va) in places.items():
             words = f"{name}, {memory[name]:.0f} GB/s"
