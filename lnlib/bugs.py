@@ -147,7 +147,7 @@ def dgamma_without_x_hat(dy, cache):
     return dx, dbeta, dbeta
 
 
-@_exhibit("dbeta averaged", "that the loss is a sum over rows: nothing divides by their number")
+@_exhibit("dbeta averaged", "that every row uses the same beta, and any average is in dy already")
 def dbeta_averaged(dy, cache):
     dx, dgamma, dbeta = layer_norm_backward(dy, cache)
     return dx, dgamma, dbeta * dbeta.size / dy.size
