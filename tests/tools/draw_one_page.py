@@ -29,6 +29,7 @@ from lnlib.textbook import backward_means, forward_means
 
 DATA = NOTEBOOKS / "data"
 INK, SOFT, PAPER, TINT = "#1d2733", "#5d6b7a", "#f5f7fa", "#dcebe5"
+DEEP = "#006b4e"  # green that can be read on TINT
 WIDTH, GAP, EDGE = 3.68, 0.3, 0.32  # inches: a column, between columns, around the page
 DPI = 200  # of the pictures
 PICTURES = "one_page_1.png", "one_page_1_phone.png", "one_page_2.png", "one_page_2_phone.png"
@@ -253,7 +254,7 @@ def draw_graph(panel):
     panel.title("1", "Four numbers, there and back")
     panel.box(0.25, 0.42, 0.86, 0.16, TINT, 0.03)
     panel.text(0.32, 0.35, "value", weight="bold")
-    panel.text(0.32, 0.5, "its gradient", color=GREEN, weight="bold")
+    panel.text(0.32, 0.5, "its gradient", color=DEEP, weight="bold")
     panel.text(1.36, 0.35, "at an arrow: local derivative", color=SOFT)
     panel.text(1.36, 0.5, "dashed: shared by the row;  D = 4, ε = ½", color=SOFT)
     cards, numbers = {}, one_row()
@@ -264,7 +265,7 @@ def draw_graph(panel):
         symbol, size = f"${GRAPH[name][1]}$", 10.5 if color == RED else 13
         panel.text(left + room / 2 + 0.02, y, symbol, size, ha="center")
         panel.box(left + room, y + 0.03, width - room - 0.05, 0.23, TINT, 0.03)
-        for row, color, down in zip(numbers[name], (INK, GREEN), (-0.135, 0.145)):
+        for row, color, down in zip(numbers[name], (INK, DEEP), (-0.135, 0.145)):
             words = written(row)
             step = (width - room - 0.06) / len(words)
             for k, word in enumerate(words):
