@@ -121,7 +121,8 @@ def _lanes(values, *steps, partner=np.bitwise_xor, send_first=False, own=1):
 @exercise("y", {"five rows of 32": ()}, rtol=1e-4, prepare=_run_normalise, judge=_judge_normalised)
 @mistakes("""
     / 32 => * (1 // 32)  # all sums are 0 times 1 / 32, which is 0 in C: both are whole numbers.
-    x - _lanes(x, 1, 2, 4, 8, 16) / 32 => x  # the mean is 0, as 1 / 32 is in C: whole numbers.
+    x - _lanes(x, 1, 2, 4, 8, 16) / 32 => x
+        no mean is subtracted. Or is it 0, as 1 / 32 is in C between whole numbers?
     1, 2, 4, 8, 16 => *range(1, 32)
         bits counts up by 1 here. It doubles from step to step: bits *= 2.
     1, 2, => 2,  # a step is missing: without bits = 1 even lanes hear of even ones only.
