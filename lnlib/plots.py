@@ -531,14 +531,15 @@ def bills(parts, times, copy):
         box = {"boxstyle": "square", "facecolor": "white", "lw": 0}
         ax.text(0.99 * limit, 0, f"{widths[0]:.1f} \u2192", ha="right", va="center", bbox=box)
     places = range(len(times))
-    ax.plot([*times.values()], places, "|", ms=34, mew=4, color=BLACK, label="measured")
+    ax.plot([*times.values()], places, "|", ms=34, mew=3, color=BLACK, label="measured")
     ax.axvline(copy, color=RED, ls=":", lw=2.5, label="a copy")
     ax.set_yticks(places, [f"{name}\n{ns:.2f} ns" for name, ns in times.items()])
     ax.invert_yaxis()
     ax.grid(axis="y", visible=False)
     ax.set(xlabel="ns an element, at an offset of 0", xlim=(0, limit))
     ax.set_title("What does each version pay for?")
-    fig.legend(loc="outside lower center", ncols=3)
+    handles = [*ax.containers, *ax.lines]
+    fig.legend(handles=handles, loc="outside lower center", ncols=3, markerscale=0.5)
     plt.show()
 
 
