@@ -3,8 +3,9 @@
 import numpy as np
 
 from .. import textbook
-from ..checker import mistakes
+from ..checker import Score, mistakes
 from ..layernorm import LayerNormCache
+from ..trace import trace
 from .data import layer, museum
 from .registry import exercise
 from .watch import blocks_are_used
@@ -32,6 +33,8 @@ BILL_CASES = {  # N, D, rows, sweeps, small, near, far, call
     (sweeps - 2) * near + 2 * far => (sweeps - 2) * far + 2 * near  # far and near are swapped.
     (sweeps - 2) * near + 2 * far => blocks * ((sweeps - 2) * near + 2 * far)
         an element lies in one block only, and pays for the sweeps of that block.
+    (sweeps - 2) * near + 2 * far => ((sweeps - 2) * near + 2 * far) * blocks * rows / N
+        a block that is shorter than the others pays for the sweeps of fewer elements.
     (sweeps - 2) * near + 2 * far => (sweeps - 2) * near + 2 * far / blocks
         far is a price of each element, in every block.
     blocks * small => small  # the small operations of one block; each block has them.
@@ -62,7 +65,21 @@ def _judge_strips(function):
     dx = np.asarray(function(*arrays.values(), 5)[0])
     if dx.dtype != np.float32:
         return f"The gradients are right, but dx is {dx.dtype} where dy is float32."
-    return blocks_are_used(function, arrays, (5,), ("dy", "x_hat"), cache_bytes=256 * 1024)
+    _, steps = trace(lambda *given: function(*given, 5), *arrays.values())
+    if any(_goes_by_indices(step, x.dy.shape[0], dx[0].nbytes) for step in steps):
+        return "The gradients are right, but a strip is taken by an array of indices. Take a slice."
+    judged = [
+        blocks_are_used(function, arrays, (rows,), ("dy", "x_hat"), cache_bytes=256 * 1024)
+        for rows in (5, 7)  # no fixed number fits both
+    ]
+    return next((verdict for verdict in judged if not isinstance(verdict, Score)), judged[0])
+
+
+def _goes_by_indices(step, rows, row_bytes):
+    """Is this an index of some rows of a matrix, which the trace records as the whole matrix?"""
+    sides = [max((size for _, size in side), default=0) for side in (step.reads, step.writes)]
+    of_an_index = step.name in ("getitem", "take", "setitem")
+    return of_an_index and min(sides) < max(sides) == rows * row_bytes and min(sides) > 0
 
 
 def _strip_cases():
