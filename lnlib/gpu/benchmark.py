@@ -39,7 +39,8 @@ TYPES = {  # dtypes of x and of gamma; uint16 holds bfloat16
     "float32": ("float32", "float32"), "float16": ("float16", "float16"),
     "bfloat16": ("uint16", "uint16"), "bfloat16, gamma float32": ("uint16", "float32"),
 }  # fmt: skip
-FIGURES = "{microseconds:9.1f} us ({p10:.1f}, {p90:.1f}) {GB/s:7.0f} GB/s {fraction of copy:6.2f} {GHz:5.2f} GHz"
+FIGURES = "{microseconds:9.1f} us ({p10:.1f}, {p90:.1f}) {GB/s:7.0f} GB/s {fraction of copy:6.2f}"
+FIGURES += " {GHz:5.2f} GHz"
 
 
 def minimum_bytes(which, x, gamma):
@@ -152,7 +153,7 @@ def main(words=None):
         record["measured"] += measured
         if asked.save:  # after each shape: what was measured is not lost if the rest fails
             asked.save.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
-        print(f"\nrows x D = {shape}: median (p10, p90), rate by minimum bytes, fraction of copy")
+        print(f"\nrows x D = {shape}: median (p10, p90), rate by minimum bytes, of copy, clock")
         for one in measured:
             figures = one.get("failed") or FIGURES.format(**one)
             print(f"  {one['pass']:8} {one['dtype']:23} {one['rung']:31} {figures}")
