@@ -1,4 +1,4 @@
-"""Lesson 09: how many blocks a multiprocessor holds; the no-overlap score, predicted."""
+"""Lesson 09: how many blocks a multiprocessor holds; the score of rows in step."""
 
 import numpy as np
 
@@ -75,7 +75,7 @@ SCORE_CASES = {  # rows, D, multiprocessors, bandwidth, clock
 @exercise("score", SCORE_CASES)
 @mistakes("""
     numbers = rows * D => numbers = D
-        one row, or 2500 ns for each row; all rows of a round wait at once.
+        one row, or 2500 ns for each row; rows in step wait at once.
     numbers = rows * D => numbers = rows  # rows, not numbers: each row has D.
     numbers = rows * D => numbers = rows * D * multiprocessors
         the numbers of the whole GPU, with one multiprocessor's speed; take those of one.
@@ -90,7 +90,7 @@ SCORE_CASES = {  # rows, D, multiprocessors, bandwidth, clock
     cache = 8 => cache = 16  # gamma and beta twice; they are 4 bytes each, 8 together.
     cache = 8 * numbers => cache = numbers  # numbers, not bytes: each needs 8 from the cache.
     cache = 8 * numbers => cache = 8 * D
-        gamma and beta for one row; each row of a round asks for them.
+        gamma and beta for one row; each row asks for them.
     (24 * clock) => 24  # cycles, not ns, for the cache; there are clock of them in a ns.
     (24 * clock) => clock  # one byte in a cycle; a multiprocessor gets 24 from the cache.
     (24 * clock) => (24 / clock)
@@ -99,17 +99,17 @@ SCORE_CASES = {  # rows, D, multiprocessors, bandwidth, clock
         24 bytes in a cycle are what each multiprocessor gets; they are not shared.
     (24 * clock) => (24 * clock * multiprocessors)
         24 bytes in a cycle are what one multiprocessor gets; count the numbers of one.
-    2500 + cache => cache  # the 2500 ns of each round are missing.
+    2500 + cache => cache  # the 2500 ns of waits are missing.
     2500 + cache => 2500  # the time of gamma and beta is missing; they come from the cache.
     + cache + counted => + cache
-        the time of the instructions is not added; with no overlap, all idle times are added.
+        the time of the instructions is not added; in step, all idle times are added.
     2500 + cache => 2.5 + cache  # 2.5 µs; count in ns: 2500.
     2500 + cache => 2500 * clock + cache  # 2500 times the clock; the 2500 are ns, not cycles.
     2500 + cache => 2100 + cache  # a T4's; here the memory is idle for 2500 ns.
     18 * numbers => 16 * numbers  # a T4's instructions; here a number has 18.
     18 * numbers => 18 * numbers * multiprocessors
         the instructions of the whole GPU; take those of one multiprocessor.
-    18 * numbers => 18 * D  # the instructions of one row; a round has those of all its rows.
+    18 * numbers => 18 * D  # the instructions of one row; all rows have theirs.
     (128 * clock) => 128  # cycles, not ns, for instructions; there are clock of them in a ns.
     (128 * clock) => clock  # one instruction in a cycle; a multiprocessor starts 128.
     (128 * clock) => (64 * clock)  # 64 instructions in a cycle; a multiprocessor starts 128.
@@ -126,14 +126,14 @@ SCORE_CASES = {  # rows, D, multiprocessors, bandwidth, clock
     moving / (moving + idle) => moving / idle
         moving is missing: the kernel's time is moving and idle time.
     moving / (moving + idle) => moving / np.maximum(moving, idle)
-        the longer of the two; with no overlap, they are added.
+        the longer of the two; in step, they are added.
     moving / (moving + idle) => np.round(moving / (moving + idle), 2)
         the score is rounded; give all its digits.
     moving / (moving + idle) => moving + idle  # the kernel's time in ns, not the score.
 """)
 def predicted_score(rows, D, multiprocessors, bandwidth, clock):
-    """Return the no-overlap score of a forward pass in float32."""
-    numbers = rows * D  # of a multiprocessor in a round
+    """Return the score of a forward pass in float32, with rows in step."""
+    numbers = rows * D  # of a multiprocessor
     moving = 8 * numbers / (bandwidth / multiprocessors)  # ns
     cache = 8 * numbers / (24 * clock)  # gamma and beta
     counted = 18 * numbers / (128 * clock)  # instructions

@@ -3,7 +3,8 @@
 Each is timed between two events, after a spin that gives Python time to queue all its launches,
 and after 256 MB were read, so that nothing it needs is left in the GPU's cache. The median of 30
 runs is compared with a copy that moves as many bytes as the pass must move at least, and which is
-timed first, in the same way. Kernels that take half types are also timed with them.
+timed first, in the same way. Kernels that take half types are also timed with them. The spin
+takes a known number of cycles: its time gives the clock before each run.
 """
 
 import argparse
@@ -39,6 +40,7 @@ TYPES = {  # dtypes of x and of gamma; uint16 holds bfloat16
     "bfloat16": ("uint16", "uint16"), "bfloat16, gamma float32": ("uint16", "float32"),
 }  # fmt: skip
 FIGURES = "{microseconds:9.1f} us ({p10:.1f}, {p90:.1f}) {GB/s:7.0f} GB/s {fraction of copy:6.2f}"
+FIGURES += " {GHz:5.2f} GHz"
 
 
 def minimum_bytes(which, x, gamma):
@@ -75,20 +77,24 @@ def calls(cupy, dy, x, gamma, beta):
 
 
 def time_call(cupy, call):
-    """Time a call: return its median, p10 and p90 in microseconds, as a dict."""
+    """Time a call: return its median, p10 and p90 in microseconds, and the clock, as a dict."""
     spin = cupy.RawKernel(SPIN, "spin")
     cold, sink = cupy.zeros(FLUSH // 4, np.float32), cupy.zeros((), np.float32)
     call()  # compiles, and fills CuPy's pool of memory
-    pairs = [(cupy.cuda.Event(), cupy.cuda.Event()) for _ in range(REPEATS)]
-    for start, end in pairs:
+    events = [[cupy.cuda.Event() for _ in range(4)] for _ in range(REPEATS)]
+    for spins, spun, start, end in events:
+        spins.record()
         spin((1,), (1,), (np.int64(SPIN_CYCLES),))
+        spun.record()
         cold.sum(out=sink)
         start.record()
         call()
         end.record()
-    pairs[-1][1].synchronize()
-    times = [1000 * cupy.cuda.get_elapsed_time(*pair) for pair in pairs]
-    return dict(zip(("p10", "microseconds", "p90"), np.percentile(times, (10, 50, 90)).tolist()))
+    events[-1][-1].synchronize()
+    times = [1000 * cupy.cuda.get_elapsed_time(*four[2:]) for four in events]
+    spin_ms = np.median([cupy.cuda.get_elapsed_time(*four[:2]) for four in events])
+    found = dict(zip(("p10", "microseconds", "p90"), np.percentile(times, (10, 50, 90)).tolist()))
+    return found | {"GHz": float(SPIN_CYCLES / spin_ms / 1e6)}
 
 
 def measure(cupy, rows, D):
@@ -147,7 +153,7 @@ def main(words=None):
         record["measured"] += measured
         if asked.save:  # after each shape: what was measured is not lost if the rest fails
             asked.save.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
-        print(f"\nrows x D = {shape}: median (p10, p90), rate by minimum bytes, fraction of copy")
+        print(f"\nrows x D = {shape}: median (p10, p90), rate by minimum bytes, of copy, clock")
         for one in measured:
             figures = one.get("failed") or FIGURES.format(**one)
             print(f"  {one['pass']:8} {one['dtype']:23} {one['rung']:31} {figures}")
