@@ -557,7 +557,7 @@ def under_the_roof(points, memory, arithmetic):
         "blocked": ("s", GREEN, (14, -6)),
         "compiled": ("D", PURPLE, (10, -22)),
         "goal": ("*", ORANGE, (-16, 4)),
-        "product": ("s", GREEN, (-6, -28)),
+        "product": ("^", RED, (-6, -28)),
     }
     measured = len(memory) > 1
     _, ax = plt.subplots(figsize=(7.2, 6 if measured else 4.6))
