@@ -29,7 +29,7 @@ __global__ void __launch_bounds__(THREADS) rms_backward(
     Vector<WIDTH> *__restrict__ partial, long long rows, int D)
 """
 IDLE_HINTS = {"takes no part": "All threads must call block_sum, those without vectors too"}
-GRID, N_ROWS = 4, 11  # two or three rows each, and an even number of blocks: n % 2 is no buffer
+N_ROWS = 11
 
 
 class LaunchInputs(NamedTuple):
@@ -42,19 +42,23 @@ class LaunchInputs(NamedTuple):
     inputs : dict of str to ndarray
         float32, in the order of its arguments.
     eps : float
+    blocks : int
+        Of a backward kernel.
     """
 
     threads: int
     width: int
     inputs: dict
     eps: float
+    blocks: int
 
 
 def _trial(given):
     """Return the launch of a forward kernel, or of a backward one if a dy is given."""
     N, D = given.inputs["x"].shape
     if "dy" in given.inputs:  # whose blocks leave partial sums of dgamma
-        kernel, blocks, outputs = "rms_backward", GRID, {"dx": (N, D), "partial": (GRID, D)}
+        kernel, blocks = "rms_backward", given.blocks
+        outputs = {"dx": (N, D), "partial": (blocks, D)}
         numbers = {"rows": np.int64(N), "D": np.int32(D)}
     else:
         kernel, blocks, outputs = "rms_forward", N, {"y": (N, D), "rstd": (N, 1)}
@@ -126,7 +130,7 @@ def _kernel(head, names, **once):
         source = _source(function(head), trial)
         counts = trial.traffic(source)
         for name, way in once.items():
-            size = GRID / N_ROWS if name == "partial" else 1  # of that of x
+            size = given.blocks / N_ROWS if name == "partial" else 1  # of that of x
             times = getattr(counts[name], way) / given.inputs["x"].nbytes / size
             if times > 1.1:
                 return f"Right numbers, but {name} is {way} {times:.3g} times. Once will do."
@@ -151,16 +155,16 @@ def _launches(names):
     In the third launch most threads have no vector, and the rows are so small that eps counts.
     """
     launches = {}
-    for D, threads, width, eps, size in (
-        (1000, 64, 4, 0.1, 1),
-        (201, 32, 1, 1e-5, 1),
-        (100, 64, 4, 1e-4, 0.01),
+    for D, threads, width, eps, size, blocks in (
+        (1000, 64, 4, 0.1, 1, 4),  # an even number of blocks: n % 2 is no buffer
+        (201, 32, 1, 1e-5, 1, 4),
+        (100, 64, 4, 1e-4, 0.01, 3),
     ):
         a = layer(D, N_ROWS, D)
         a = a._replace(x=size * a.x)
         arrays = a._asdict() | {"rstd": rms_forward(a.x, a.gamma, eps)[2]}
         inputs = {name: arrays[name].astype(np.float32) for name in names.split()}
-        launches[f"rows of {D}"] = (LaunchInputs(threads, width, inputs, eps),)
+        launches[f"rows of {D}"] = (LaunchInputs(threads, width, inputs, eps, blocks),)
     return launches
 
 
@@ -224,18 +228,20 @@ BACKWARD_ONCE = {"x": "loaded", "dy": "loaded", "dx": "stored", "partial": "stor
     x_hat, head) => x_hat, head, threads=1)  # every thread has only its own part: use block_sum.
     x_hat, head) => x_hat, head, threads=32)  # every warp has only its own part: use block_sum.
     x_hat, g = x * rstd => x_hat, g = x  # x stands where x_hat = x * rstd belongs.
-    x_hat, g = x * rstd => rstd = rstd[np.arange(len(x)) % GRID]; x_hat, g = x * rstd
+    x_hat, g = x * rstd => rstd = rstd[np.arange(len(x)) % head.blocks]; x_hat, g = x * rstd
         rstd is that of row blockIdx.x; row n needs its own.
-    dx = rstd => [along[n].__iadd__(along[n - GRID]) for n in range(GRID, len(x))]; dx = rstd
+    dx = rstd => b = head.blocks; dx = rstd
+    dx = rstd => [along[n].__iadd__(along[n - b]) for n in range(b, len(x))]; dx = rstd
         the sum of the row before is still in it: begin each row with 0.
-    dx = rstd => k = head.threads / x.shape[1]; dx = rstd
-    dx = rstd => [along[n].__iadd__(k * along[n - GRID]) for n in range(GRID, len(x))]; dx = rstd
+    dx = rstd => k, b = head.threads / x.shape[1], head.blocks; dx = rstd
+    dx = rstd => [along[n].__iadd__(k * along[n - b]) for n in range(b, len(x))]; dx = rstd
         "
     g - x_hat * along => g + x_hat * along  # the sign in front of x_hat is wrong.
     - x_hat * along => - along  # x_hat is missing in front of the mean of g * x_hat.
-    return dx, (dy * x_hat) => dx[4:] = np.nan; return dx, (dy * x_hat)[:4]
+    return dx, (dy * x_hat) => b = head.blocks; dx[b:] = np.nan; return dx, (dy * x_hat)[:b]
         only the first row of each block is there: go on to row + gridDim.x.
-    (dy * x_hat).sum => (dy * x_hat)[-4:].sum  # only the last row of each block: clear it once.
+    (dy * x_hat).sum => (dy * x_hat)[-head.blocks:].sum
+        only the last row of each block: clear it once.
 """)
 @mistakes(
     [(words, _on_inputs(f)) for words, f in rms_backward.mistakes if not words.startswith(UNSEEN)]

@@ -210,7 +210,9 @@ def _range_cases():
     x, gamma = _sized(np.float32, np.array([1e-30, 1e-8, 1, 1e20, 1e30]), 76)
     yield "float32 rows of sizes 1e-30 to 1e30", (x, gamma, 1e-5)
     yield "float32 rows of these sizes, eps = 0", (x, gamma, 0.0)
-    sizes = np.array([1e-200, 1e-8, 1, 1e160, 1e200])
+    x, gamma = _sized(np.float32, np.array([1e-22, 1e-21, 1e-20]), 79)  # squares are not 0 yet
+    yield "float32 rows of sizes 1e-22 to 1e-20, eps = 0", (x, gamma, 0.0)
+    sizes = np.array([1e-200, 1e-161, 1, 1e160, 1e200])
     yield "float64 rows of sizes 1e-200 to 1e200, eps = 0", (*_sized(np.float64, sizes, 77), 0.0)
     yield "a row of zeros", (*_sized(np.float32, np.array([1, 0, 1e25]), 78), 1e-20)
     mixed = np.array([[0, 1e30, 1, 1e30, 1e29, 1e-30], [1e29, 1, 1e-20, 1e30, 1e28, 0]])
@@ -236,6 +238,9 @@ def _rms_in_float64(x, gamma, eps):
 @exercise("y rstd", _range_cases, rtol=3e-6, judge=_judge_dtype)
 @mistakes("""
     small = x / s => s = one; small = x  # nothing is scaled yet: squares overflow, and vanish.
+    s = np => ms = np.mean(x * x, axis=-1, keepdims=True); s = np
+    small = x / s => s = np.where((ms > 0) & (ms < np.inf), one, s); small = x / s
+        squares that are not 0 yet have lost digits, near 1e-21. Scale every row.
     , np.sqrt(eps)) => , one)  # s is 1 for a row of small numbers, so their squares vanish.
     s = np => s = np.abs(x).max(axis=-1, keepdims=True); np
     + eps / s / s => + eps  # eps is not scaled with the row: it must be divided by s squared.
