@@ -532,10 +532,11 @@ def bills(parts, times, copy):
     limit = 1.3 * max(left[0] - widths[0], sum(second.values()), *[*times.values()][1:])
     if left[0] > limit:
         box = {"boxstyle": "square", "facecolor": "white", "lw": 0}
-        ax.text(0.99 * limit, 0, f"{widths[0]:.1f} \u2192", ha="right", va="center", bbox=box)
+        words = f"{part}: {widths[0]:.1f} \u2192"
+        ax.text(0.99 * limit, 0, words, ha="right", va="center", bbox=box)
     places = range(len(times))
     ax.plot([*times.values()], places, "|", ms=34, mew=3, color=BLACK, label="measured")
-    ax.axvline(copy, color=RED, ls=":", lw=2.5, label="a copy")
+    ax.axvline(copy, color=PURPLE, ls=":", lw=2.5, label="a copy")
     ax.set_yticks(places, [f"{name}\n{ns:.2f} ns" for name, ns in times.items()])
     ax.invert_yaxis()
     ax.grid(axis="y", visible=False)
