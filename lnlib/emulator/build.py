@@ -17,7 +17,7 @@ from pathlib import Path
 from .translate import EmulationError, errors_in, explain, translate
 
 FOLDER = Path(__file__).parent
-REFUSED = "-Werror=return-type", "-Werror=vla"
+REFUSED = "-Werror=return-type", "-Werror=vla", "-Werror=uninitialized"
 FOLDER_VARIABLE = "CUDA_EMULATOR_FOLDER"  # of the environment
 LOCK = threading.Lock()  # one compilation at a time
 call = functools.partial(subprocess.run, capture_output=True, encoding="utf-8", errors="replace")

@@ -56,7 +56,7 @@ struct Thread {
     State state;
     const char *file;  // of the source, and the line, where it waits
     int line;
-    int number;        // of the barrier where it waits, in the text; else 0
+    int number;        // of the barrier where it waits, in the text; of a shuffle its kind; else 0
     unsigned mask;     // for its warp: the lanes it waits for
     unsigned met;      // ... and those that came
     bool orders;       // that wait is a __syncwarp
@@ -145,14 +145,14 @@ int __syncthreads_count(int predicate, const char *file, int line)
     return votes[phase];
 }
 
-static void meet_warp(unsigned mask, bool orders, const char *file, int line)
+static void meet_warp(unsigned mask, bool orders, const char *file, int line, int kind = 0)
 {
     Thread &me = self();
     if (!(mask >> threadIdx.x % 32 & 1))
         stop("thread %u, line %d: it is not in the mask of its own shuffle", threadIdx.x, line);
     me.mask = mask;
     me.orders = orders;
-    wait(IN_WARP, file, line);
+    wait(IN_WARP, file, line, kind);
 }
 
 void __syncwarp(unsigned mask, const char *file, int line) { meet_warp(mask, true, file, line); }
@@ -175,7 +175,7 @@ void shuffle(
     const int phase = me.phase;
     me.phase ^= 1;  // nobody overwrites what a slower lane has yet to read
     memcpy(me.sent[phase], value, bytes);
-    meet_warp(mask, false, file, line);
+    meet_warp(mask, false, file, line, kind);
     if (!(me.met >> from & 1))
         stop("thread %u, line %d: it wants the value of lane %d, which takes no part in the shuffle",
              threadIdx.x, line, from);
@@ -213,6 +213,12 @@ static bool same_place(const Thread &a, const Thread &b)
     return a.line == b.line && a.number == b.number && (a.file == b.file || !strcmp(a.file, b.file));
 }
 
+// A __syncwarp may stand in several places, a shuffle not.
+static bool same_meeting(const Thread &a, const Thread &b)
+{
+    return (a.orders && b.orders) || same_place(a, b);
+}
+
 // Resume the lanes of this warp whose whole mask has arrived. Threads that have returned, or never
 // were, are not waited for.
 static bool release_warp(int first)
@@ -227,7 +233,7 @@ static bool release_warp(int first)
         for (int u = first; u < end; u++)
             if (mask >> (u - first) & 1 && threads[u].state != RETURNED)
                 complete = complete && threads[u].state == IN_WARP && threads[u].mask == mask
-                           && same_place(threads[u], threads[t]);
+                           && same_meeting(threads[u], threads[t]);
         if (!complete)
             continue;
         unsigned met = 0;

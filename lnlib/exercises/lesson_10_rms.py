@@ -130,6 +130,7 @@ _eps_outside = _edited(
 _eps_zero = _edited(
     rms_backward, "x_hat * along", "x_hat * along / np.mean(x_hat**2, -1)[..., None]"
 )
+_first_axis = _edited(rms_backward, "tuple(range(dy.ndim - 1))", "0")
 _one_nan = _edited(rms_backward, "return", "dx.reshape(-1)[-1] = np.nan; return")
 PAIR_CASES = {  # forward, backward
     "RMSNorm": (rms_forward, rms_backward),
@@ -146,6 +147,7 @@ PAIR_CASES = {  # forward, backward
     "no eps in dx": (rms_forward, _eps_zero),
     "dgamma not summed": (rms_forward, _wrong("not summed")),
     "dgamma averaged over the rows": (rms_forward, _wrong("the mean over")),
+    "dgamma summed over the first axis only": (rms_forward, _first_axis),
     "the last row of dx one percent too large": (rms_forward, _last_row),
     "one NaN in dx": (rms_forward, _one_nan),
 }
@@ -177,6 +179,9 @@ def _no_report(function):
     )), 1e-5 => )), 0  # "
     0.5 + rng => 100 * rng  # "
     ((2, 3, 5)) => ((1, 1, 5))  # it has one row: averaged is then the same as added up.
+    ((2, 3, 5)) => ((4, 5))
+    axis=(0, 1) => axis=0
+        x has two axes: a sum over the first one alone passes. Take three.
     return gradcheck => errors = gradcheck
     .passed => .errors; return not any(error > 1e-8 for error in errors.values())
         a NaN passes: no comparison with NaN is true.
