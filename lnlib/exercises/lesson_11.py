@@ -32,7 +32,7 @@ def _training_inputs():
     for label, backward, shape, rate, steps in (
         ("a layer with the right backward pass", layer_norm_backward, (6, 4, 5), 0.3, 3),
         ("a layer with a wrong backward pass", wrong, (7, 8, 3), 0.2, 4),
-        ("one step", layer_norm_backward, (3, 2, 4), 0.1, 1),
+        ("what comes before the first step", layer_norm_backward, (3, 2, 4), 0.1, 1),
     ):
         (N, n_in, D), rng = shape, np.random.default_rng(steps)
         gamma = rng.uniform(0.5, 2, D) * rng.choice([-1, 1, 1], D)  # (D,)
