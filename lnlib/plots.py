@@ -517,30 +517,22 @@ def _mark_caches(ax):
 
 
 def bills(parts, times, copy):
-    """Draw {version: {part: ns}} as stacked bars, {version: ns} as strokes, a copy as a line.
-
-    Far beyond the second version's bar a bar is cut, and the value of its last part written there.
-    """
+    """Draw {version: {part: ns}} as stacked bars, {version: ns} as strokes, a copy as a line."""
     fig, ax = plt.subplots(figsize=(8.6, 5.4))
     looks = (BLUE, ""), (SKY, ""), (ORANGE, "//"), ("white", "..")
-    left, (first, second, *_) = np.zeros(len(parts)), parts.values()
-    for part, (color, hatch) in zip(first, looks):
+    left = np.zeros(len(parts))
+    for part, (color, hatch) in zip([*parts.values()][0], looks):
         widths = np.array([of_one[part] for of_one in parts.values()])
         style = {"color": color, "hatch": hatch, "edgecolor": BLACK, "lw": 1}
         ax.barh(range(len(parts)), widths, 0.6, left, label=part, **style)
         left += widths
-    limit = 1.3 * max(left[0] - widths[0], sum(second.values()), *[*times.values()][1:])
-    if left[0] > limit:
-        box = {"boxstyle": "square", "facecolor": "white", "lw": 0}
-        words = f"{part}: {widths[0]:.1f} \u2192"
-        ax.text(0.99 * limit, 0, words, ha="right", va="center", bbox=box)
     places = range(len(times))
     ax.plot([*times.values()], places, "|", ms=34, mew=3, color=BLACK, label="measured")
     ax.axvline(copy, color=PURPLE, ls=":", lw=2.5, label="a copy")
     ax.set_yticks(places, [f"{name}\n{ns:.2f} ns" for name, ns in times.items()])
     ax.invert_yaxis()
     ax.grid(axis="y", visible=False)
-    ax.set(xlabel="ns an element, at an offset of 0", xlim=(0, limit))
+    ax.set(xlabel="ns an element, at an offset of 0", xlim=(0, None))
     ax.set_title("What does each version pay for?")
     handles = [*ax.containers, *ax.lines]
     fig.legend(handles=handles, loc="outside lower center", ncols=3, markerscale=0.5)
