@@ -36,7 +36,8 @@ COST_TERMS = Terms("1", "N * D; N * D * itemsize; N; N * itemsize; N * D * 4")
     values * N => 2 * N  # that is one kernel's. NumPy finishes one operation before the next.
     (values + anew) => values  # without write-allocate: what is written to must be read, too.
     (values + anew) => 16  # 1 is missing. Five arrays are written, and each is read before.
-    (values + anew) => 13  # 4 are missing. Each of the five arrays is read before it is written.
+    (values + anew) => 13
+        not yet: all that is counted, and one more read for each of the five written arrays.
     (values + anew) => 15
         2 are missing. For x * x count its write, the extra read, and its mean's read.
     (values + anew) => 14
