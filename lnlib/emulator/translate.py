@@ -96,7 +96,7 @@ def explain(launch, log, is_valid):
     valid = is_valid(launch) if is_valid else None
     if valid is None:
         valid = OTHER_WORDS.match(name)
-    if valid and "return-type" not in error:  # nvcc, too, only warns of that
+    if valid and not re.search("return-type|uninitialized", error):  # nvcc only warns of these
         raise Unsupported(f"the emulator does not know {name} ({place}: {quoted})")
     message = f"{launch.kernel} does not compile: {place}: error: {error}\n    {quoted}"
     raise EmulationError(message.rstrip())

@@ -35,7 +35,8 @@ NVRTC_HINTS = {  # in what NVRTC says -> what is said instead
     "host function": "a function that a kernel calls needs __device__ in front.",
 }
 EMULATOR_HINTS = {
-    "out of range for an array": "A vector has WIDTH numbers, and WIDTH can be 1",
+    r"out of range for an array of type '\w*Vector": "A thread has VECTORS vectors, row[v]",
+    r"out of range for an array of type 'float": "A vector has WIDTH numbers, and WIDTH can be 1",
     r"slots\[.*no barrier": "A fast warp is in the next sum already: use the two buffers in turn",
     "partial.*(of range|any order)": "A block's row of partial begins at blockIdx.x * vectors",
     "of range|any order": "A row begins at its number times vectors, and ends: if (i < vectors)",

@@ -157,6 +157,7 @@ def _lanes(values, *steps, partner=np.bitwise_xor, send_first=False, own=1):
     var = _lanes(xc * xc, 1, 2, 4, 8, 16) / 32 => var = _lanes(xc * xc, 1, 2, 4, 8, 16)
         the squares are added up, but not divided by 32.
     return xc => return x  # the mean is not subtracted from value itself.
+    return xc => return 0 * xc  # zero everywhere. Does each sum begin with a value, before += ?
     xc = x - _lanes(x, 1, 2, 4, 8, 16) / 32 => xc = np.trunc(x - _lanes(x, 1, 2, 4, 8, 16) / 32)
         an int has no digits after the point: keep what the mean leaves in a float.
 """)
