@@ -53,8 +53,8 @@ def story():
     _draw_output_errors(axes["b"], *shown["output errors"])
     costs = {
         "02 · MiB kept for the backward pass": shown["kept"],
-        "06 · numbers moved for each number in a large x": shown["moved"],
-        "08 · GPU kernels, one for each operation or fused": shown["kernels"],
+        "06 · numbers through memory for each number in a large x": shown["moved"],
+        "06, 08 · GPU kernels: one for each operation, or fused": shown["kernels"],
     }
     _draw_costs(axes["c"], costs)
     titles = "(a) Which x̂ move?", "(b) Which digits stay?", "(c) What does it cost?"
@@ -88,7 +88,8 @@ def _draw_output_errors(ax, offsets, errors):
     for (name, values), color, y in zip(errors.items(), (RED, GREEN), (2e-5, 2e-8)):
         ax.loglog(offsets, values, "o-", color=color)
         ax.text(30, y, name, color=color, weight="bold")
-    ax.set(xlabel="mean / std of the row", ylabel="relative error of y", ylim=(1e-8, 2))
+    ax.set(xlabel="mean / std of the row", ylabel="largest relative error of y")
+    ax.set(ylim=(1e-8, 2), xticks=10.0 ** np.arange(4))
 
 
 def _story_numbers():
@@ -108,7 +109,7 @@ def _story_numbers():
     single = tokens.astype("f")
     kept_by_us = layer_norm_forward(single, *np.ones((2, D), "f"))[1]
     centred = single - single.mean(axis=-1, keepdims=True)  # both factors of xc * xc
-    held = {"automatic differentiator": (centred, *kept_by_us), "lnlib": kept_by_us}
+    held = {"automatic differentiator": (centred, *kept_by_us), "our own cache": kept_by_us}
     return {
         "jacobian": (up - down).T / 2e-5,  # (8, 8)
         "kept": {name: sum(a.nbytes for a in arrays) / 2**20 for name, arrays in held.items()},
