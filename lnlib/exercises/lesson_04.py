@@ -28,9 +28,9 @@ def _judge_passes(function):
                 "Stay in the dtype of x."
             )
         return (
-            "Right numbers, but not by one pass in the dtype of x: where the first entry lies far "
-            "from the others, that leaves fewer digits. Shift by the first entry, then use the "
-            "naive formula in this dtype."
+            "Right numbers, and with more digits than one pass can have where the first entry lies "
+            "far from the others. So yours reads x twice, or in a wider type. Shift by the first "
+            "entry, then use the naive formula in the dtype of x."
         )
     near = np.random.default_rng(58).integers(-2, 3, (5, 4, 4096)).astype(np.float32)
     near[..., 0] = 3000

@@ -42,7 +42,7 @@ COST_TERMS = Terms("1", "N * D; N * D * itemsize; N; N * itemsize; N * D * 4")
         2 are missing. For x * x count its write, the extra read, and its mean's read.
     (values + anew) => 14
         3 are missing. For x * x count its write, the extra read, and its mean's read.
-    (values + anew) => 18  # 1 too many. x * x names x twice but reads it once.
+    (values + anew) => 18  # 1 too many. x * x reads x once, and five arrays are written.
     (values + anew) => 24  # an extra read for each value? Only what is written is read first.
     (values + anew) => 20  # that is the textbook's. No second mean hides here.
     (values + anew) => 21  # that is section 1's table of the textbook. No second mean hides here.
