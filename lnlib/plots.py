@@ -88,7 +88,7 @@ def _draw_output_errors(ax, offsets, errors):
     for (name, values), color, y in zip(errors.items(), (RED, GREEN), (2e-5, 2e-8)):
         ax.loglog(offsets, values, "o-", color=color)
         ax.text(30, y, name, color=color, weight="bold")
-    ax.set(xlabel="mean / std of the row", ylabel="largest relative error of y")
+    ax.set(xlabel="mean / std of the row", ylabel="largest error of y / largest |y|")
     ax.set(ylim=(1e-8, 2), xticks=10.0 ** np.arange(4))
 
 
@@ -397,7 +397,7 @@ def errors_of_y(offsets, textbook, recentred, storing, by_row):
     ax.loglog(offsets, recentred, "s-", color=GREEN, label="algorithm: centred twice")
     ax.loglog(offsets, storing, "D--", color=GREY, label="data: storing x in float32")
     ax.axhline(2.0**-24, color=BLACK, ls=":", lw=2, label="rounding unit u")
-    ax.set(xlabel="offset added to all x (spread 1)", ylabel="largest relative error of y")
+    ax.set(xlabel="offset added to all x (spread 1)", ylabel="largest error of y / largest |y|")
     ax.set_title("How many digits of y are left?")
     off = np.abs(by_row).max(axis=1)  # (N,)
     for row, marker in zip(by_row[off > off.max() / 10], "o^s"):
