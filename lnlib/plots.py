@@ -79,7 +79,7 @@ def _draw_costs(ax, costs):
             share = value / max(values.values())
             drawn = ax.barh(place - 0.17 + 0.26 * down, share, 0.24, color=color)
             ax.bar_label(drawn, [f"{value:.0f}  {way}"], padding=4)
-    ax.set(xlim=(0, 1.3), ylim=(2.35, -0.6))
+    ax.set(xlim=(0, 1.75), ylim=(2.35, -0.6))
     ax.set_axis_off()
 
 
