@@ -122,6 +122,8 @@ _centred_forward = _edited(rms_forward, "rstd = 1", "x = x - x.mean(-1)[..., Non
 _from_x = _edited(rms_backward, "rstd * (g - x_hat * along)", "rstd * g - rstd * x_hat * along")
 _dy_outside = _edited(rms_backward, "np.mean(g * x_hat", "dy * np.mean(gamma * x_hat")
 _last_row = _edited(rms_backward, "return", "dx.reshape(-1, dx.shape[-1])[-1] *= 1.01; return")
+_first_row = _edited(rms_backward, "return", "dx.reshape(-1, dx.shape[-1])[0] *= 1.01; return")
+_with_axes = _edited(rms_backward, "(dy.ndim - 1))", "(dy.ndim - 1)), keepdims=True")
 _eps_outside = _edited(
     rms_backward,
     "dx = rstd",
@@ -148,6 +150,8 @@ PAIR_CASES = {  # forward, backward
     "dgamma not summed": (rms_forward, _wrong("not summed")),
     "dgamma averaged over the rows": (rms_forward, _wrong("the mean over")),
     "dgamma summed over the first axis only": (rms_forward, _first_axis),
+    "dgamma summed, but of shape (1, 1, D)": (rms_forward, _with_axes),
+    "the first row of dx one percent too large": (rms_forward, _first_row),
     "the last row of dx one percent too large": (rms_forward, _last_row),
     "one NaN in dx": (rms_forward, _one_nan),
 }
