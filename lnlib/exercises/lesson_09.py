@@ -99,6 +99,7 @@ SCORE_CASES = {  # rows, D, multiprocessors, bandwidth, clock
         24 bytes in a cycle are what each multiprocessor gets; they are not shared.
     (24 * clock) => (24 * clock * multiprocessors)
         24 bytes in a cycle are what one multiprocessor gets; count the numbers of one.
+    2500 + cache => 2500 * rows + cache  # 2500 ns for each row; rows in step wait at once.
     2500 + cache => cache  # the 2500 ns of waits are missing.
     2500 + cache => 2500  # the time of gamma and beta is missing; they come from the cache.
     + cache + counted => + cache
