@@ -116,13 +116,17 @@ def _edited(function, old, new):
     return edited(function, ((old, new),))
 
 
+def _too_large(rows, factor):
+    """Return a backward pass whose dx is too large in these rows."""
+    scaled = f"dx.reshape(-1, dx.shape[-1])[{rows}] *= {factor}"
+    return _edited(rms_backward, "return", f"{scaled}; return")
+
+
 _gemma_forward = _edited(rms_forward, "gamma * x_hat", "(1 + gamma) * x_hat")
 _gemma_backward = _edited(rms_backward, "g = gamma * dy", "g = (1 + gamma) * dy")
 _centred_forward = _edited(rms_forward, "rstd = 1", "x = x - x.mean(-1)[..., None]; rstd = 1")
 _from_x = _edited(rms_backward, "rstd * (g - x_hat * along)", "rstd * g - rstd * x_hat * along")
 _dy_outside = _edited(rms_backward, "np.mean(g * x_hat", "dy * np.mean(gamma * x_hat")
-_last_row = _edited(rms_backward, "return", "dx.reshape(-1, dx.shape[-1])[-1] *= 1.01; return")
-_first_row = _edited(rms_backward, "return", "dx.reshape(-1, dx.shape[-1])[0] *= 1.01; return")
 _with_axes = _edited(rms_backward, "(dy.ndim - 1))", "(dy.ndim - 1)), keepdims=True")
 _eps_outside = _edited(
     rms_backward,
@@ -151,8 +155,11 @@ PAIR_CASES = {  # forward, backward
     "dgamma averaged over the rows": (rms_forward, _wrong("the mean over")),
     "dgamma summed over the first axis only": (rms_forward, _first_axis),
     "dgamma summed, but of shape (1, 1, D)": (rms_forward, _with_axes),
-    "the first row of dx one percent too large": (rms_forward, _first_row),
-    "the last row of dx one percent too large": (rms_forward, _last_row),
+    "the first row of dx one percent too large": (rms_forward, _too_large("0", 1.01)),
+    "the second row of dx one percent too large": (rms_forward, _too_large("1:2", 1.01)),
+    "the last row but one of dx one percent too large": (rms_forward, _too_large("-2:-1", 1.01)),
+    "the last row of dx one percent too large": (rms_forward, _too_large("-1", 1.01)),
+    "dx 0.1 percent too large": (rms_forward, _too_large(":", 1.001)),
     "one NaN in dx": (rms_forward, _one_nan),
 }
 
@@ -229,13 +236,22 @@ def _range_cases():
 
 
 def _judge_dtype(function):
-    """Say if the numbers are better than those that the dtype of x can give."""
+    """Say if the numbers are better, or worse, than those that the dtype of x can give."""
     x, gamma = _sized(np.float32, np.ones(2000), 82)  # (2000, 6), (6,)
     _, _, exact = rms_forward(x.astype(np.float64), gamma, 1e-5)
     if units_off(np.asarray(function(x, gamma, 1e-5)[1]), exact) < 0.6:  # else it is above 1
         return (
             "Right numbers, but by a wider type: every rstd is the float32 next to the exact one. "
             "Many machines have nothing wider than float64: stay in the dtype of x."
+        )
+    x, gamma = _sized(np.float64, np.ones(20), 83)  # (20, 6), (6,)
+    exact = rms_forward(x, gamma, 1e-5)[::2]
+    if not all(
+        np.allclose(a, b, rtol=1e-12, atol=0) for a, b in zip(function(x, gamma, 1e-5), exact)
+    ):
+        return (
+            "Right, but to seven digits of 16 where x is float64: something on the way is float32. "
+            "Stay in the dtype of x."
         )
 
 

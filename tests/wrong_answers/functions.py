@@ -15,6 +15,8 @@ GAMMA = "y[block] *= gamma\n    return y"
 RSTD = "rstd = 1 / np.sqrt(np.mean(small * small, axis=-1, keepdims=True) + eps / s / s)"
 WIDE = "rstd = np.mean(small.astype(float) ** 2, axis=-1, keepdims=True) + eps / s / s\n"
 WIDE += "    rstd = (1 / np.sqrt(rstd)).astype(x.dtype)"
+JUDGED = "return gradcheck(whole, gradients, x, gamma, beta).passed"
+LOOSE = f"eps = 0.1; {JUDGED.replace('beta)', 'beta, rtol=5e-3)')}"
 TUPLE = "dz + layer_norm_backward(dz, cache),"
 DIFFERENCE = "d * d, axis=-1) - np.mean(d, axis=-1) ** 2"
 PRODUCT = "d * (d - np.mean(d, axis=-1, keepdims=True)), axis=-1)"
@@ -66,6 +68,13 @@ WRONG = [
     (STRIPS, "return dx", f"{SECOND_LOOP}    return dx", "dy comes from memory 2 times"),
     ("rms_backward", ROWS, "axis=(0, 1)", "for rows of shape (N, D), shape () where (5,) is asked"),
     ("rms_check", "beta).passed", "beta)", "returns the whole report of gradcheck"),
+    (
+        "rms_forward_safe",
+        "small = x / s",
+        "small = np.float32(x / s)",
+        "seven digits of 16",
+    ),
+    ("rms_check", JUDGED, LOOSE, "0.1 percent too large"),
     ("rms_forward_safe", RSTD, WIDE, "every rstd is the float32 next to the exact one"),
     ("rms_forward_blocked", GAMMA, "pass\n    return gamma * y", "goes over 2048 rows"),
     ("rms_forward_blocked", "out=y[block]", "out=x[block]", "changes x in place"),
