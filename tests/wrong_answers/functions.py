@@ -68,12 +68,7 @@ WRONG = [
     (STRIPS, "return dx", f"{SECOND_LOOP}    return dx", "dy comes from memory 2 times"),
     ("rms_backward", ROWS, "axis=(0, 1)", "for rows of shape (N, D), shape () where (5,) is asked"),
     ("rms_check", "beta).passed", "beta)", "returns the whole report of gradcheck"),
-    (
-        "rms_forward_safe",
-        "small = x / s",
-        "small = np.float32(x / s)",
-        "seven digits of 16",
-    ),
+    ("rms_forward_safe", "small = x / s", "small = np.float32(x / s)", "seven digits of 16"),
     ("rms_check", JUDGED, LOOSE, "0.1 percent too large"),
     ("rms_forward_safe", RSTD, WIDE, "every rstd is the float32 next to the exact one"),
     ("rms_forward_blocked", GAMMA, "pass\n    return gamma * y", "goes over 2048 rows"),
