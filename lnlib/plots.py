@@ -535,7 +535,7 @@ def under_the_roof(points, memory, arithmetic):
     """Draw {program: (FLOP per byte, GFLOP/s)} under memory's rising and arithmetic's level roof.
 
     memory is {loop: GB/s}, of which the fastest is the roof and the goal's a dashed line;
-    arithmetic in GFLOP/s.
+    arithmetic in GFLOP/s. A dotted line from there to a program says how much slower it goes.
     """
     look = {  # marker, colour, and where the name stands
         "textbook": ("o", BLUE, (14, -2)),
@@ -573,12 +573,24 @@ def under_the_roof(points, memory, arithmetic):
         ends = np.array([least, arithmetic / pace])
         ax.plot(ends, pace * ends, "--", color=ORANGE, lw=2)
         places = {fastest: (0.033, "bottom")}
-        places.setdefault(min(memory, key=lambda name: abs(memory[name] - pace)), (0.06, "top"))
+        places.setdefault(min(memory, key=lambda name: abs(memory[name] - pace)), (0.165, "top"))
         for name, (at, va) in places.items():
             words = f"{name}, {memory[name]:.0f} GB/s"
             turned = {"va": va, "rotation": angle, "rotation_mode": "anchor"}
             away = 1.06 if va == "bottom" else 0.82
             ax.text(at, away * at * memory[name], words, **turned)
+        for name, (at, rate) in points.items():
+            share = rate / at / pace
+            if 0 < share < 0.9:  # a line from the goal's pace down to the program
+                ax.plot([at, at], [rate, pace * at], ":", color=look[name][1], lw=2)
+                ax.annotate(
+                    f"{share:.0%}",
+                    (at, rate / share**0.5),
+                    (7, 0),
+                    textcoords="offset points",
+                    va="center",
+                    color=look[name][1],
+                )
     else:
         for side, word in (("right", "bytes set the limit  "), ("left", "  FLOPs set the limit")):
             ax.text(corner, s=word, ha=side, **above)
@@ -586,7 +598,7 @@ def under_the_roof(points, memory, arithmetic):
         ax.text(0.42, 0.6 * memory[fastest], f"{memory[fastest]} GB/s", ha="right")
     for name, at in points.items():
         marker, color, offset = look[name]
-        ms = 20 if marker == "*" else 12
+        ms = 16 if marker == "*" else 12
         ax.plot(*at, marker, ms=ms, color=color, mew=2, zorder=3)
         style = {"color": color, "ha": "left" if offset[0] > 0 else "right"}
         style |= {"fontsize": 16, "fontweight": "bold"}

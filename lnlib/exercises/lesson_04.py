@@ -29,8 +29,8 @@ def _judge_passes(function):
             )
         return (
             "Right numbers, and with more digits than one pass can have where the first entry lies "
-            "far from the others. So yours reads x twice, or in a wider type. Shift by the first "
-            "entry, then use the naive formula in the dtype of x."
+            "far from the others. So yours reads x twice, in a wider type, or chooses another "
+            "shift. Shift by the first entry, then use the naive formula in the dtype of x."
         )
     near = np.random.default_rng(58).integers(-2, 3, (5, 4, 4096)).astype(np.float32)
     near[..., 0] = 3000
