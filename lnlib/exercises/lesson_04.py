@@ -136,3 +136,48 @@ def merge_parts(n_a, mean_a, m2_a, n_b, mean_b, m2_b):
     delta = mean_b - mean_a  # (N,)
     mean = mean_a + delta * n_b / n  # (N,)
     return n, mean, m2_a + m2_b + delta**2 * n_a * n_b / n
+
+
+def _from_the_first(x):
+    """Return x without the first entry of its row, (..., D), in float64: exact for these rows."""
+    return x.astype(np.float64) - x[..., :1]
+
+
+def _kept_cases():
+    """Return {what is special: (x, mean, rstd)}, as a layer keeps them, in the dtype of x."""
+
+    def kept(x):
+        x = x * np.array([[1], [1], [-1]], x.dtype)  # not all means are rounded the same way
+        d = _from_the_first(x)  # (B, T, D)
+        mean, rstd = x[..., 0] + d.mean(axis=-1), 1 / np.sqrt(d.var(axis=-1) + 1e-5)  # (B, T)
+        return x, mean.astype(x.dtype), rstd.astype(x.dtype)
+
+    return {label: kept(x) for label, (x,) in OFFSET_CASES.items()}
+
+
+def _exact_x_hat(x, mean, rstd):
+    d = _from_the_first(x)  # (B, T, D)
+    return ((d - d.mean(axis=-1, keepdims=True)) * rstd[..., None]).astype(x.dtype)
+
+
+@exercise("x_hat", _kept_cases, rtol=2e-6, expected=_exact_x_hat)
+@mistakes("""
+    xc = xc - xc.mean(axis=-1, keepdims=True) =>  # the rounding of the stored mean is still in it.
+    x - mean[..., None] => x - x.mean(axis=-1, keepdims=True)
+    xc = xc - xc.mean(axis=-1, keepdims=True) =>
+        centred once, by a new mean of x: at an offset, that is rounded, too.
+    x - mean[..., None] => (x - x.mean(axis=-1, keepdims=True, dtype=np.float64)).astype(x.dtype)
+    xc = xc - xc.mean(axis=-1, keepdims=True) =>
+        centred once, by a float64 mean: it is no wider than float64 rows.
+    x - mean[..., None] => x + mean[..., None]
+    xc = xc - xc.mean(axis=-1, keepdims=True) =>  # the mean is added.
+    xc - xc.mean( => xc + xc.mean(  # the second mean is added.
+    xc * rstd[..., None] => xc  # rstd is missing: these are only the deviations from the mean.
+    xc * rstd[..., None] => xc / rstd[..., None]  # divided by rstd, which is 1 / std already.
+    xc * rstd[..., None] => xc * rstd[..., None] - mean[..., None]  # the mean is subtracted again.
+""")
+def rebuilt_x_hat(x, mean, rstd):
+    """Return x_hat, (B, T, D), in the dtype of x, for x (B, T, D), mean and rstd (B, T)."""
+    xc = x - mean[..., None]  # (B, T, D)
+    xc = xc - xc.mean(axis=-1, keepdims=True)  # (B, T, D)
+    return xc * rstd[..., None]

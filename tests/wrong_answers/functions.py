@@ -23,6 +23,7 @@ PRODUCT = "d * (d - np.mean(d, axis=-1, keepdims=True)), axis=-1)"
 WIDER = "(np.mean((d := d.astype(float)) * d, axis=-1) - np.mean(d, axis=-1) ** 2)"
 WIDER += ".astype(x.dtype)"
 MERGED, CANCELS = "delta**2 * n_a * n_b / n", "near 1e7 m2 loses its digits"
+NEW_RSTD = "return xc / np.sqrt(np.mean(xc * xc, axis=-1, keepdims=True))"
 EXPANDED = "sum(k * (m * m - 2 * m * mean + mean**2) for k, m in ((n_a, mean_a), (n_b, mean_b)))"
 FLOAT32 = "(mean_a + delta * n_b / n); mean += (abs(mean) > 1e6) * 0.01"
 
@@ -42,6 +43,8 @@ WRONG = [
     ("merge_parts", MERGED, "n_a * mean_a**2 + n_b * mean_b**2 - n * mean**2", CANCELS),
     ("merge_parts", MERGED, EXPANDED, CANCELS),
     ("merge_parts", "mean_a + delta * n_b / n", FLOAT32, "the mean of both parts loses digits"),
+    ("rebuilt_x_hat", "xc.mean(axis=-1, keepdims=True)", "xc.mean()", "takes the whole array"),
+    ("rebuilt_x_hat", "return xc * rstd[..., None]", NEW_RSTD, "but for a factor in each row"),
     ("compensated_sum", "(t - total) - y", "t - (total + y)", "the overshoot is 0"),
     ("compensated_sum", START, FLOAT64, "by a wider type"),
     ("compensated_sum", START, PAIRWISE, "a pairwise sum: each addition still loses"),
