@@ -524,7 +524,7 @@ def bills(parts, times, copy):
     ax.set_yticks(places, [f"{name}\n{ns:.2f} ns" for name, ns in times.items()])
     ax.invert_yaxis()
     ax.grid(axis="y", visible=False)
-    ax.set(xlabel="ns an element, at an offset of 0", xlim=(0, None))
+    ax.set(xlabel="ns an element", xlim=(0, None))
     ax.set_title("What does each version pay for?")
     handles = [*ax.containers, *ax.lines]
     fig.legend(handles=handles, loc="outside lower center", ncols=3, markerscale=0.5)
