@@ -7,15 +7,25 @@ from ..variance import naive, two_pass, welford
 from .data import far_rows, float32_rows
 from .registry import exercise
 
+FAR_FLOAT64 = "float64 rows with an offset of 1e15"
 OFFSET_CASES = {
     "ordinary rows": (float32_rows(41, 2, 3, 5),),
     "rows with an offset of 1e7 and a spread of 4": (far_rows(43, 1e7, 1),),
-    "float64 rows with an offset of 1e15": (far_rows(44, 9e14, 1 / 8, np.float64, spread=0.5),),
+    FAR_FLOAT64: (far_rows(44, 9e14, 1 / 8, np.float64, spread=0.5),),
 }
+
+
+def _few_digits(function, right, *arguments):
+    """Say if it has no more digits than float32 could hold; the arguments are float64."""
+    off = np.abs(function(*arguments) - right(*arguments)).max()
+    if off > 1e-12 * np.abs(right(*arguments)).max():
+        return "Right numbers, but with seven digits of 16 for float64 rows. Stay in their dtype."
 
 
 def _judge_passes(function):
     """Say if more digits are left than one pass over x - x[..., :1] in the dtype of x can leave."""
+    if few := _few_digits(function, shifted_variance, *OFFSET_CASES[FAR_FLOAT64]):
+        return few
     rows = float32_rows(57, 5, 4, 40_000)  # (5, 4, 40000)
     above_and_below = 3e3, -3e3  # the far entry is the row's largest, then its smallest
     if any(_keeps_digits(function, rows, 0, far) for far in above_and_below):
@@ -37,7 +47,10 @@ def _judge_passes(function):
     near[..., -1] = 0
     near[..., -1] = -near.sum(axis=-1) + 4096  # the mean is 1 exactly, and far from the first
     if np.median(np.abs(function(near) / near.var(axis=-1, dtype=np.float64) - 1)) < 1e-6:
-        return "Right numbers, but by two passes over the shifted x. Use the naive formula on it."
+        return (
+            "Right numbers, but by two passes over the shifted x, or with sums in a wider type. "
+            "Use the naive formula on it, in the dtype of x."
+        )
 
 
 def _keeps_digits(function, rows, k, far):
@@ -54,7 +67,7 @@ def _in_wide(formula):
     return lambda x: formula(x.astype(np.float64)).astype(x.dtype)
 
 
-@exercise("variance", OFFSET_CASES, widen=True, rtol=1e-4, judge=_judge_passes)
+@exercise("variance", OFFSET_CASES, widen=True, rtol=4e-6, judge=_judge_passes)
 @mistakes("""
     x - x[..., :1] => x  # nothing is shifted: the naive formula; at an offset all digits cancel.
     return np => return np.var(x, axis=-1); np  # two-pass: at an offset the mean's rounding shows.
@@ -160,7 +173,11 @@ def _exact_x_hat(x, mean, rstd):
     return ((d - d.mean(axis=-1, keepdims=True)) * rstd[..., None]).astype(x.dtype)
 
 
-@exercise("x_hat", _kept_cases, rtol=2e-6, expected=_exact_x_hat)
+def _judge_dtype(function):
+    return _few_digits(function, rebuilt_x_hat, *_kept_cases()[FAR_FLOAT64])
+
+
+@exercise("x_hat", _kept_cases, rtol=2e-6, expected=_exact_x_hat, judge=_judge_dtype)
 @mistakes("""
     xc = xc - xc.mean(axis=-1, keepdims=True) =>  # the rounding of the stored mean is still in it.
     x - mean[..., None] => x - x.mean(axis=-1, keepdims=True)

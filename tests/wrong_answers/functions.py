@@ -44,6 +44,8 @@ WRONG = [
     ("merge_parts", MERGED, EXPANDED, CANCELS),
     ("merge_parts", "mean_a + delta * n_b / n", FLOAT32, "the mean of both parts loses digits"),
     ("rebuilt_x_hat", "xc.mean(axis=-1, keepdims=True)", "xc.mean()", "takes the whole array"),
+    ("rebuilt_x_hat", "return xc", "return (1 + 1e-7) * xc", "seven digits of 16"),
+    ("shifted_variance", "return np", "return (1 + 1e-7) * np", "seven digits of 16"),
     ("rebuilt_x_hat", "return xc * rstd[..., None]", NEW_RSTD, "but for a factor in each row"),
     ("compensated_sum", "(t - total) - y", "t - (total + y)", "the overshoot is 0"),
     ("compensated_sum", START, FLOAT64, "by a wider type"),
