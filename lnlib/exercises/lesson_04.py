@@ -38,9 +38,9 @@ def _judge_passes(function):
                 "Stay in the dtype of x."
             )
         return (
-            "Right numbers, and with more digits than one pass can have where the first entry lies "
-            "far from the others. So yours reads x twice, in a wider type, or chooses another "
-            "shift. Shift by the first entry, then use the naive formula in the dtype of x."
+            "Right numbers, and with more digits than asked: where the first entry lies far from "
+            "the others, the naive formula must lose some. Shift by the first entry, then use the "
+            "naive formula in the dtype of x."
         )
     near = np.random.default_rng(58).integers(-2, 3, (5, 4, 4096)).astype(np.float32)
     near[..., 0] = 3000

@@ -87,6 +87,7 @@ SCORE_CASES = {  # rows, D, multiprocessors, bandwidth, clock
     (bandwidth / multiprocessors) => (bandwidth * multiprocessors)
         bandwidth is that of all multiprocessors; divide by their number.
     cache = 8 => cache = 4  # gamma and beta are 8 bytes together.
+    cache = 8 => cache = 12  # with the bytes of x; here only gamma and beta keep the memory idle.
     cache = 8 => cache = 16  # gamma and beta twice; they are 4 bytes each, 8 together.
     cache = 8 * numbers => cache = numbers  # numbers, not bytes: each needs 8 from the cache.
     cache = 8 * numbers => cache = 8 * D

@@ -33,7 +33,7 @@ WRONG = [
     ("backward_by_hand", "(dy * x_hat).sum(axis=(0, 1))", BY_GAMMA, "NaN where gamma is 0"),
     ("backward_by_hand", ".sum(axis=(0, 1))", "", "dgamma, dbeta: not summed: every row uses"),
     ("prenorm_backward", "dz + dx,", TUPLE, "is one of them a tuple, from a function"),
-    ("shifted_variance", "x[..., :1]", "x.mean(-1)[..., None]", "more digits than one pass"),
+    ("shifted_variance", "x[..., :1]", "x.mean(-1)[..., None]", "more digits than asked"),
     ("shifted_variance", f"np.mean({DIFFERENCE}", WIDER, "by a wider type inside"),
     ("shifted_variance", "x[..., :1]", "x[..., 1:2]", "shifted by another entry"),
     ("shifted_variance", "x[..., :1]", "x.max(-1)[..., None]", "shifted by another entry"),
