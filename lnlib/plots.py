@@ -554,7 +554,7 @@ def under_the_roof(points, memory, arithmetic):
     ax.text(most if measured else 40, 1.15 * arithmetic, f"{arithmetic:.0f} GFLOP/s", ha="right")
     ax.set(xlabel="arithmetic intensity (FLOP per byte)", ylabel="GFLOP per second")
     ax.set_title(
-        "Who comes near the roof?" if measured else "How fast can each program be?", pad=26
+        "Who comes near the goal?" if measured else "How fast can each program be?", pad=26
     )
     ax.set_xlim(0.8 * least, 1.25 * most)
     ax.set_ylim(0.4 * min(rate for _, rate in points.values()), 2 * arithmetic)
