@@ -15,6 +15,7 @@ HELD_CASES = {  # threads, registers, shared
     "the last warp is not full": (72, 16, 64),
     "registers of a last warp that is not full": (72, 64, 100),
     "shared memory decides": (128, 32, 17_576),
+    "shared memory in units of 128": (128, 32, 17_536),
     "shared memory is full": (64, 32, 19_968),
     "a little shared memory is left": (64, 32, 19_840),
     "shared memory is not quite full": (64, 32, 20_400),
@@ -41,6 +42,8 @@ HELD_CASES = {  # threads, registers, shared
         the registers of large blocks are missing; all blocks need registers.
     4 * (16384 // per_warp) // warps => 16384 // per_warp // warps  # one quarter; there are four.
     (shared + 1024) => shared  # a block takes 1024 bytes more than it asks for.
+    -(-(shared + 1024) // 128) * 128 => -(-(shared + 1024) // 256) * 256
+        shared memory in units of 256; they are of 128 bytes.
     -(-(shared + 1024) // 128) * 128 => (shared + 1024)  # shared memory comes in units of 128.
     164 * 1024 // (-(-(shared + 1024) // 128) * 128) => round(164 * 1024 / (shared + 1024))
         the number of blocks is rounded; a part of a block does not fit.
