@@ -540,8 +540,8 @@ def under_the_roof(points, memory, arithmetic):
     look = {  # marker, colour, and where the name stands
         "textbook": ("o", BLUE, (14, -2)),
         "blocked": ("s", GREEN, (14, -6)),
-        "compiled": ("D", PURPLE, (10, -22)),
-        "goal": ("*", ORANGE, (-16, 4)),
+        "compiled": ("D", ORANGE, (10, -22)),
+        "goal": ("*", PURPLE, (-16, 4)),
         "product": ("^", RED, (-6, -28)),
     }
     measured = len(memory) > 1
@@ -571,7 +571,7 @@ def under_the_roof(points, memory, arithmetic):
         angle = np.degrees(np.arctan2(top - bottom, right - left))  # of both lines
         pace = points["goal"][1] / points["goal"][0]
         ends = np.array([least, arithmetic / pace])
-        ax.plot(ends, pace * ends, "--", color=ORANGE, lw=2)
+        ax.plot(ends, pace * ends, "--", color=PURPLE, lw=2)  # as its copy in `paces`
         places = {fastest: (0.033, "bottom")}
         places.setdefault(min(memory, key=lambda name: abs(memory[name] - pace)), (0.165, "top"))
         for name, (at, va) in places.items():
