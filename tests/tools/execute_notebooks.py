@@ -1,8 +1,8 @@
 """Execute notebooks in place and write them in the one form in which they are stored.
 
-What is written depends only on sources and results: no timings, execution counts 1..N. A cell
-whose outputs vary, tagged nbval-ignore-output, keeps those of the last commit while its source
-stays, unless new ones are asked for. A cell's metadata "alt" is the alt text of the figure that it
+What is written depends only on sources and results: no timings, execution counts 1..N. Cells whose
+outputs vary, tagged nbval-ignore-output, keep those of the last commit while the sources of all of
+them stay, unless new ones are asked for: so they come from one run. A cell's metadata "alt" is the alt text of the figure that it
 draws; it is kept, and written where nbconvert and the book look for it. Texts are split where a
 slide ends. Links to the pages before and after stand in two cells that are written here.
 """
@@ -199,10 +199,11 @@ def execute(path, measure=False):
 
 
 def keep_measured(cells, before):
-    """Give cells whose outputs vary those of before, where their sources are the same."""
-    kept = {(cell.id, cell.source): cell.outputs for cell in before if varies(cell)}
-    for cell in filter(varies, cells):
-        cell.outputs = kept.get((cell.id, cell.source), cell.outputs)
+    """Give cells whose outputs vary those of before, if the sources of all of them are the same."""
+    cells, before = (list(filter(varies, some)) for some in (cells, before))
+    if [cell.source for cell in cells] == [cell.source for cell in before]:
+        for cell, old in zip(cells, before):
+            cell.outputs = old.outputs
 
 
 def varies(cell):
@@ -251,8 +252,8 @@ def museum(cells):
 
 
 def execute_all(paths, measure):
-    """Execute notebooks, several at a time; exit with what failed."""
-    with ProcessPoolExecutor() as pool:
+    """Execute notebooks, several at a time if they do not measure; exit with what failed."""
+    with ProcessPoolExecutor(1 if measure else None) as pool:
         done = pool.map(functools.partial(execute, measure=measure), paths)
         if errors := list(filter(None, done)):
             sys.exit("\n".join(errors))
