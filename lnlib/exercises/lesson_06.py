@@ -39,9 +39,9 @@ COST_TERMS = Terms("1", "N * D; N * D * itemsize; N; N * itemsize; N * D * 4")
     (values + anew) => 13
         not yet: all that is counted, and one more read for each of the five written arrays.
     (values + anew) => 15
-        2 are missing. For x * x count its write, the extra read, and its mean's read.
+        2 are missing: extra reads of the five written arrays, or what x * x reads and writes.
     (values + anew) => 14
-        3 are missing. For x * x count its write, the extra read, and its mean's read.
+        3 are missing: extra reads of the five written arrays, or what x * x reads and writes.
     (values + anew) => 18  # 1 too many. x * x reads x once, and five arrays are written.
     (values + anew) => 24  # an extra read for each value? Only what is written is read first.
     (values + anew) => 20  # that is the textbook's. No second mean hides here.

@@ -2,9 +2,10 @@
 
 What is written depends only on sources and results: no timings, execution counts 1..N. Cells whose
 outputs vary, tagged nbval-ignore-output, keep those of the last commit while the sources of all of
-them stay, unless new ones are asked for: so they come from one run. A cell's metadata "alt" is the alt text of the figure that it
-draws; it is kept, and written where nbconvert and the book look for it. Texts are split where a
-slide ends. Links to the pages before and after stand in two cells that are written here.
+them stay, unless new ones are asked for: so they come from one run. A cell's metadata "alt" is the
+alt text of the figure that it draws; it is kept, and written where nbconvert and the book look for
+it. Texts are split where a slide ends. Links to the pages before and after stand in two cells that
+are written here.
 """
 
 import base64
