@@ -492,7 +492,7 @@ def paces(pace):
     ax.set_yticks([5, 10, 20, 50, 100, 200, 500])
     ax.set_ylim(0.65 * min(drawn), 1.25 * max(drawn))
     ax.minorticks_off()
-    ax.set(xlabel="arrays touched (MiB)", ylabel="pace (GB per second, counted)")
+    ax.set(xlabel="arrays touched (MiB)", ylabel="pace (GB per second)")
     ax.set_title("How fast can one core read and write?", pad=24)
     plt.show()
 
