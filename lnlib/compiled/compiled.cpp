@@ -123,7 +123,7 @@ extern "C" void plain(const float *x, const float *gamma, const float *beta, flo
   }
 }
 
-// dgamma and dbeta are added up in float32 for 16 rows, then in float64.
+// dgamma and dbeta are added up in float32 for 64 rows, then in float64.
 extern "C" void backward(const float *dy, const float *x, const float *gamma, const float *mean,
                          const float *mean_lo, const float *rstd, float *dx, double *dgamma,
                          double *dbeta, long N, long D, long stream) {
@@ -159,7 +159,7 @@ extern "C" void backward(const float *dy, const float *x, const float *gamma, co
       store(some[1] + d, load(some[1] + d, kind) + value, false);
       store(dx + d, r * g(d, kind) - level - steep * xm, stream);
     });
-    if (n % 16 == 15 || n == N - 1) {
+    if (n % 64 == 63 || n == N - 1) {
       for (long d = 0; d < D; d++) dgamma[d] += some[0][d], some[0][d] = 0;
       for (long d = 0; d < D; d++) dbeta[d] += some[1][d], some[1][d] = 0;
     }
