@@ -173,11 +173,11 @@ def _exact_x_hat(x, mean, rstd):
     return ((d - d.mean(axis=-1, keepdims=True)) * rstd[..., None]).astype(x.dtype)
 
 
-def _judge_dtype(function):
+def _judge_float64(function):
     return _few_digits(function, rebuilt_x_hat, *_kept_cases()[FAR_FLOAT64])
 
 
-@exercise("x_hat", _kept_cases, rtol=2e-6, expected=_exact_x_hat, judge=_judge_dtype)
+@exercise("x_hat", _kept_cases, rtol=2e-6, expected=_exact_x_hat, judge=_judge_float64)
 @mistakes("""
     xc = xc - xc.mean(axis=-1, keepdims=True) =>  # the rounding of the stored mean is still in it.
     x - mean[..., None] => x - x.mean(axis=-1, keepdims=True)
