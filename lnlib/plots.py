@@ -581,7 +581,7 @@ def under_the_roof(points, memory, arithmetic):
             ax.text(at, away * at * memory[name], words, **turned)
         for name, (at, rate) in points.items():
             share = rate / at / pace
-            if 0 < share < 0.9:  # a line from the goal's pace down to the program
+            if share < 0.9:  # a line from the goal's pace down to the program
                 ax.plot([at, at], [rate, pace * at], ":", color=look[name][1], lw=2)
                 ax.annotate(
                     f"{share:.0%}",

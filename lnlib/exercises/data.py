@@ -117,6 +117,15 @@ def far_rows(seed, offset, grid, dtype=np.float32, spread=4):
     return ((sign * middle + steps) * grid).astype(dtype)  # exact
 
 
+def seven_digits(found, right):
+    """Say if results for float64 inputs have no more digits than float32 holds."""
+    if not all(np.allclose(a, b, rtol=1e-12, atol=0) for a, b in zip(found, right)):
+        return (
+            "Right, but to seven digits of 16 where x is float64: something on the way is float32. "
+            "Stay in the dtype of x."
+        )
+
+
 def float32_rows(seed, *shape):
     """Return the x of a `layer` in float32."""
     return layer(seed, *shape).x.astype(np.float32)

@@ -4,7 +4,7 @@ import numpy as np
 
 from ..checker import Score, Terms, mistakes
 from ..variance import naive, two_pass, welford
-from .data import far_rows, float32_rows
+from .data import far_rows, float32_rows, seven_digits
 from .registry import exercise
 
 FAR_FLOAT64 = "float64 rows with an offset of 1e15"
@@ -15,17 +15,11 @@ OFFSET_CASES = {
 }
 
 
-def _few_digits(function, right, *arguments):
-    """Say if it has no more digits than float32 could hold; the arguments are float64."""
-    off = np.abs(function(*arguments) - right(*arguments)).max()
-    if off > 1e-12 * np.abs(right(*arguments)).max():
-        return "Right numbers, but with seven digits of 16 for float64 rows. Stay in their dtype."
-
-
 def _judge_passes(function):
     """Say if more digits are left than one pass over x - x[..., :1] in the dtype of x can leave."""
-    if few := _few_digits(function, shifted_variance, *OFFSET_CASES[FAR_FLOAT64]):
-        return few
+    (far,) = OFFSET_CASES[FAR_FLOAT64]
+    if problem := seven_digits([function(far)], [shifted_variance(far)]):
+        return problem
     rows = float32_rows(57, 5, 4, 40_000)  # (5, 4, 40000)
     above_and_below = 3e3, -3e3  # the far entry is the row's largest, then its smallest
     if any(_keeps_digits(function, rows, 0, far) for far in above_and_below):
@@ -174,7 +168,8 @@ def _exact_x_hat(x, mean, rstd):
 
 
 def _judge_float64(function):
-    return _few_digits(function, rebuilt_x_hat, *_kept_cases()[FAR_FLOAT64])
+    far = _kept_cases()[FAR_FLOAT64]
+    return seven_digits([function(*far)], [rebuilt_x_hat(*far)])
 
 
 @exercise("x_hat", _kept_cases, rtol=2e-6, expected=_exact_x_hat, judge=_judge_float64)
