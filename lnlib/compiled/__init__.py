@@ -1,7 +1,7 @@
 """The layer as compiled loops, in float32: what lessons 06 and 07 compare NumPy with.
 
-The loops are in compiled.cpp: forward, backward, and a copy. They work a row at a time, centre
-twice, and write with streaming stores where they are asked to. The promise of `lnlib.layernorm`
+The loops are in compiled.cpp: forward, backward, and a copy. They centre each row twice, and
+write with streaming stores where they are asked to. The promise of `lnlib.layernorm`
 holds for rows whose squares neither overflow nor underflow. A fourth, for lesson 09, walks through
 memory in the order that an array says. `plain`, for lesson 07, is a layer as a beginner writes it.
 """
