@@ -163,11 +163,11 @@ def _write_y(x, gamma, beta, eps, y):
     for rows in _blocks(*x.shape):
         xc = x[rows].astype(work, copy=False)  # (n, D)
         x_hat = y[rows] if y.dtype == work else np.empty_like(xc)  # (n, D)
-        mean_lo, var = _mean_and_variance(xc)  # (n,) each, in float64 as rstd is
+        mean_lo, var = mean_and_variance(xc)  # (n,) each, in float64 as rstd is
         if not is_small(mean_lo, var, x.shape[1]).all():
             statistics[0, rows] = mean_lo
             xc = np.subtract(xc, statistics[0, rows, None], out=x_hat)
-            mean_lo, var = _mean_and_variance(xc)
+            mean_lo, var = mean_and_variance(xc)
         rstd = 1 / np.sqrt(var + eps)
         statistics[1:, rows] = mean_lo, rstd
         np.multiply(xc, statistics[2, rows, None], out=x_hat)
@@ -275,7 +275,11 @@ def is_small(mean, var, D):
     return max(2, D / 36) * mean * mean <= var
 
 
-def _mean_and_variance(rows):
+def mean_and_variance(rows):
+    """Return the mean and the variance of each row, (n, D), by BLAS: (n,) each, in float64.
+
+    The variance is that of the naive formula: right only where the mean is small beside it.
+    """
     square, mean = _row_means(rows), _row_means(rows, np.ones(rows.shape[1], rows.dtype))
     return mean, square - mean * mean
 
