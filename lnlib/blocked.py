@@ -278,7 +278,7 @@ def is_small(mean, var, D):
 def mean_and_variance(rows):
     """Return the mean and the variance of each row, (n, D), by BLAS: (n,) each, in float64.
 
-    The variance is that of the naive formula: right only where the mean is small beside it.
+    The variance is that of the naive formula: right only where the mean is small beside the spread.
     """
     square, mean = _row_means(rows), _row_means(rows, np.ones(rows.shape[1], rows.dtype))
     return mean, square - mean * mean
