@@ -111,11 +111,12 @@ extern "C" void forward(const float *x, const float *gamma, const float *beta,
       if (last || 8 * rest * rest <= var) break; // else it was a bad guess
     }
     mean[n] = m, mean_lo[n] = rest, rstd[n] = 1 / sqrt(var + 1e-5);
-    // Two rows are finished together, 1024 columns at a time. So where gamma and beta do not fit
-    // in the L1 cache, they are fetched once for both.
-    if (n % 2 == 0 && n < N - 1) continue;
+    // Wide rows are finished two by two, 1024 columns at a time. Their gamma and beta do not stay in
+    // the L1 cache from row to row: so they are fetched once for both.
+    bool pairs = D >= 2048;
+    if (pairs && n % 2 == 0 && n < N - 1) continue;
     for (long d = 0; d < D; d += 1024)
-      for (long k = n - n % 2; k <= n; k++)
+      for (long k = pairs ? n - n % 2 : n; k <= n; k++)
         finish(x + k * step + d, gamma + d, beta + d, y + k * step + d, mean[k], mean_lo[k],
                rstd[k], D - d < 1024 ? D - d : 1024, stream);
   }
