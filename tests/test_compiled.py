@@ -13,8 +13,9 @@ from lnlib import compiled, layer_norm_forward
 rng = np.random.default_rng(60)
 
 
-def passes(dy, x, gamma, beta, stream):
-    y, dx = compiled.empty(x.shape), compiled.empty(x.shape)
+def passes(dy, x, gamma, beta, stream, shift=0):
+    """Run both passes; the results begin shift numbers behind the start of a line of memory."""
+    y, dx = (compiled.empty(x.size + shift)[shift:].reshape(x.shape) for _ in range(2))
     y[:], dx[:] = np.nan, np.nan
     return y, dx, *compiled.run_both(compiled.load(), dy, x, gamma, beta, y, dx, stream)
 
@@ -25,7 +26,8 @@ def test_either_kind_of_store_writes_the_same(D):
     gamma, beta = (0.5 + rng.standard_normal((2, D))).astype(np.float32)
     dy, x = (m + rng.standard_normal((37, D), dtype=np.float32) for m in (1e4, 1e5))
     results = [passes(dy, x, gamma, beta, stream) for stream in (True, False)]
-    assert all(np.array_equal(a, b) for a, b in zip(*results))
+    results.append(passes(dy, x, gamma, beta, True, shift=5))
+    assert all(np.array_equal(a, b) for other in results[1:] for a, b in zip(results[0], other))
     for errors in fractions(results[0], dy, x, gamma, beta):
         assert errors.max() <= AT_LARGE
 
@@ -54,8 +56,8 @@ def test_the_plain_loop():
 @needs_compiler
 def test_copy():
     x = rng.standard_normal((5, 104)).astype(np.float32)
-    for stream in (False, True):
-        y = np.zeros_like(x)
+    for stream, start in ((False, 0), (True, 0), (True, 3)):
+        y = compiled.empty(x.size + start)[start:].reshape(x.shape)
         compiled.load()("copy", x, y, *x.shape, stream)
         assert np.array_equal(x, y)
 
@@ -72,11 +74,12 @@ def test_each_walk_goes_to_where_it_stands():
 
 
 @needs_compiler
-def test_arrays_with_gaps_are_refused():
-    with pytest.raises(ValueError, match="C-contiguous"):
-        compiled.load()(
-            "copy", np.ones((4, 4), np.float32)[:, ::2], compiled.empty((4, 2)), 4, 2, False
-        )
+@pytest.mark.parametrize(
+    "x", [np.ones((4, 4), np.float32)[:, ::2], np.zeros(33, np.int8)[1:].view(np.float32)]
+)
+def test_arrays_with_gaps_or_between_addresses_are_refused(x):
+    with pytest.raises(ValueError, match="C-contiguous and aligned"):
+        compiled.load()("copy", x, compiled.empty((4, 2)), 4, 2, False)
 
 
 def test_empty_begins_on_a_line():

@@ -33,8 +33,8 @@ def load(*flags):
     Returns
     -------
     call : callable, or None
-        call(name, *arguments) runs a function of compiled.cpp on C-contiguous arrays, of which it
-        gets the addresses, and integers. None where there is no compiler, or it fails.
+        call(name, *arguments) runs a function of compiled.cpp on C-contiguous, aligned arrays, of
+        which it gets the addresses, and integers. None where there is no compiler, or it fails.
     """
     if compiler() is None:
         return None
@@ -48,8 +48,9 @@ def load(*flags):
 
     def call(name, *arguments):
         arrays = [isinstance(a, np.ndarray) for a in arguments]
-        if not all(a.flags.c_contiguous for a, is_array in zip(arguments, arrays) if is_array):
-            raise ValueError(f"the arrays of {name} must be C-contiguous")
+        layouts = [a.flags for a, is_array in zip(arguments, arrays) if is_array]
+        if not all(f.c_contiguous and f.aligned for f in layouts):
+            raise ValueError(f"the arrays of {name} must be C-contiguous and aligned")
         given = [
             ctypes.c_void_p(a.ctypes.data) if is_array else ctypes.c_long(int(a))
             for a, is_array in zip(arguments, arrays)

@@ -33,7 +33,11 @@ static inline void store(float *p, Wide v, bool stream) {
 }
 static inline void soon(const float *p, Wide) { __builtin_prefetch(p, 0, 2); } // to the L2 cache
 static inline void soon(const float *, float) {}
-static bool whole_lines(const float *p, long D) { return ((uintptr_t)p | 4 * D) % 64 == 0; }
+// How many of D numbers stand before a line of memory begins: a streaming store fills whole lines.
+static inline long before_line(const float *p, long D, bool stream) {
+  long few = stream ? -(uintptr_t)p / 4 % 16 : 0;
+  return few < D ? few : D;
+}
 
 // A sum in 4 W + 1 parts, so that no addition waits for the one before.
 struct Sum {
@@ -53,10 +57,12 @@ struct Sum {
   }
 };
 
-// Call f(d, k, kind) for the places 0 to D - 1 of a row: for vectors, of which four (k) stand side
-// by side, then for each number that is left over. The sums are folded after 16 additions.
-template <class F, class... Sums> static inline void each(long D, F f, Sums &...sums) {
-  for (long d = 0, end; d < D;) {
+// Call f(d, k, kind) for the places 0 to D - 1 of a row: for each of the first numbers, then for
+// vectors, of which four (k) stand side by side, then for each number that is left over. The sums
+// are folded after 16 additions.
+template <class F, class... Sums> static inline void each(long first, long D, F f, Sums &...sums) {
+  for (long d = 0; d < first; d++) f(d, 0, 0.0f);
+  for (long d = first, end; d < D;) {
     end = d + 64 * W < D ? d + 64 * W : D;
     for (; d + 4 * W <= end; d += 4 * W) {
       f(d, 0, Wide());
@@ -71,19 +77,21 @@ template <class F, class... Sums> static inline void each(long D, F f, Sums &...
 }
 
 extern "C" void copy(const float *x, float *y, long N, long D, long stream) {
-  stream = stream && whole_lines(y, 0);
-  each(N * D, [&](long d, int, auto kind) { store(y + d, load(x + d, kind), stream); });
+  long first = before_line(y, N * D, stream);
+  each(first, N * D, [&](long d, int, auto kind) { store(y + d, load(x + d, kind), stream); });
 }
 
 static inline float mean_of_first(const float *x, long few) {
   Sum sum;
-  each(few, [&](long d, int k, auto kind) { sum.add(k, load(x + d, kind) - x[0]); }, sum);
+  each(0, few, [&](long d, int k, auto kind) { sum.add(k, load(x + d, kind) - x[0]); }, sum);
   return x[0] + sum.total / few;
 }
 
 static inline void finish(const float *x, const float *gamma, const float *beta, float *y,
-                          float m, float lo, float r, long D, bool stream) {
-  each(D, [&](long d, int, auto kind) {
+                          float m, float lo, float r, long D, bool stream, long ahead) {
+  long first = before_line(y, D, stream);
+  each(first, D, [&](long d, int, auto kind) {
+    if (ahead) soon(x + ahead + d, kind);
     auto x_hat = ((load(x + d, kind) - m) - lo) * r;
     auto gain = load(gamma + d, kind), shift = load(beta + d, kind);
     store(y + d, x_hat * gain + shift, stream);
@@ -94,7 +102,6 @@ static inline void finish(const float *x, const float *gamma, const float *beta,
 extern "C" void forward(const float *x, const float *gamma, const float *beta,
                         float *y, float *mean, float *mean_lo, float *rstd,
                         long N, long D, long stream, long step) {
-  stream = stream && whole_lines(y, D);
   for (long n = 0; n < N; n++) {
     const float *row = x + n * step;
     float m = mean_of_first(row, D < 64 ? D : 64);
@@ -106,19 +113,24 @@ extern "C" void forward(const float *x, const float *gamma, const float *beta,
         left.add(k, xc);
         squares.add(k, xc * xc);
       };
-      each(D, add_up, left, squares);
+      each(0, D, add_up, left, squares);
       rest = left.total / D, var = squares.total / D - rest * rest;
       if (last || 8 * rest * rest <= var) break; // else it was a bad guess
     }
     mean[n] = m, mean_lo[n] = rest, rstd[n] = 1 / sqrt(var + 1e-5);
-    // Wide rows are finished two by two, 1024 columns at a time. Their gamma and beta do not stay in
-    // the L1 cache from row to row: so they are fetched once for both.
-    bool pairs = D >= 2048;
+    // x, gamma and beta of a row are 12 D bytes. If they need more than half of the L1 cache, the
+    // row after the next is fetched early. If they do not fit, two rows are finished together, tile
+    // by tile: gamma and beta come from the L2 cache once for both. Tiles end at lines of y.
+    bool pairs = 12 * D > 32768;
     if (pairs && n % 2 == 0 && n < N - 1) continue;
-    for (long d = 0; d < D; d += 1024)
-      for (long k = pairs ? n - n % 2 : n; k <= n; k++)
-        finish(x + k * step + d, gamma + d, beta + d, y + k * step + d, mean[k], mean_lo[k],
-               rstd[k], D - d < 1024 ? D - d : 1024, stream);
+    long tile = pairs ? 1024 : D, ahead = 24 * D > 32768 && !pairs ? 2 * step : 0;
+    for (long d = 0; d < D; d += tile)
+      for (long k = pairs ? n - n % 2 : n; k <= n; k++) {
+        long first = before_line(y + k * step, D, stream), from = d > 0 ? d + first : 0;
+        long end = d + tile + first < D ? d + tile + first : D, at = k * step + from;
+        finish(x + at, gamma + from, beta + from, y + at, mean[k], mean_lo[k], rstd[k], end - from,
+               stream, ahead);
+      }
   }
 }
 
@@ -139,7 +151,6 @@ extern "C" void plain(const float *x, const float *gamma, const float *beta, flo
 extern "C" void backward(const float *dy, const float *x, const float *gamma, const float *mean,
                          const float *mean_lo, const float *rstd, float *dx, double *dgamma,
                          double *dbeta, long N, long D, long stream) {
-  stream = stream && whole_lines(dx, D);
   // 32 more, so that the three do not use the same sets of the L1 cache where D is a power of 2
   long lines = (D + 15) / 16 * 16 + 32;
   float *gain = (float *)aligned_alloc(64, 12 * lines), *some[] = {gain + lines, gain + 2 * lines};
@@ -158,14 +169,15 @@ extern "C" void backward(const float *dy, const float *x, const float *gamma, co
         squares.add(k, value * value);
         with_x.add(k, value * (load(x + d, kind) - m));
       };
-      each(D, add_up, left, with_x, squares);
+      each(0, D, add_up, left, with_x, squares);
       rest = left.total / D;
       if (last || 8 * rest * rest <= squares.total / D) break; // else it is far from 0
     }
     // lo is subtracted from sums, not from each x - m
     double slope = (double)r * r * r * (with_x.total / D - lo * rest);
     float level = r * rest - slope * lo, steep = slope, shift = -lo * r;
-    each(D, [&](long d, int, auto kind) {
+    long first = before_line(dx, D, stream);
+    each(first, D, [&](long d, int, auto kind) {
       auto value = load(dy + d, kind), xm = load(x + d, kind) - m;
       soon(dy + 2 * D + d, kind), soon(x + 2 * D + d, kind);
       store(some[0] + d, load(some[0] + d, kind) + value * (xm * r + shift), false);
