@@ -151,9 +151,12 @@ extern "C" void plain(const float *x, const float *gamma, const float *beta, flo
 extern "C" void backward(const float *dy, const float *x, const float *gamma, const float *mean,
                          const float *mean_lo, const float *rstd, float *dx, double *dgamma,
                          double *dbeta, long N, long D, long stream) {
-  // 32 more, so that the three do not use the same sets of the L1 cache where D is a power of 2
-  long lines = (D + 15) / 16 * 16 + 32;
-  float *gain = (float *)aligned_alloc(64, 12 * lines), *some[] = {gain + lines, gain + 2 * lines};
+  // gamma and the two sums. They begin at different places of a page, so they use different sets of
+  // the L1 cache. And they begin as dx does, so nearly all of their vectors are whole lines.
+  long apart = (D + 1023) / 1024 * 1024 + 352;
+  float *all = (float *)aligned_alloc(64, 4 * 4 * apart);
+  float *gain = all + (16 - before_line(dx, 16, stream)) % 16;
+  float *some[] = {gain + apart, gain + 2 * apart};
   for (long d = 0; d < D; d++) gain[d] = gamma[d], some[0][d] = some[1][d] = 0;
   for (long n = 0; n < N; n++, dy += D, x += D, dx += D) {
     float m = mean[n], lo = mean_lo[n], r = rstd[n], c = 0;
@@ -189,7 +192,7 @@ extern "C" void backward(const float *dy, const float *x, const float *gamma, co
       for (long d = 0; d < D; d++) dbeta[d] += some[1][d], some[1][d] = 0;
     }
   }
-  free(gain);
+  free(all);
 }
 
 // Each walk goes to the number that it stands on, so its load waits for the load before.
