@@ -118,12 +118,12 @@ extern "C" void forward(const float *x, const float *gamma, const float *beta,
       if (last || 8 * rest * rest <= var) break; // else it was a bad guess
     }
     mean[n] = m, mean_lo[n] = rest, rstd[n] = 1 / sqrt(var + 1e-5);
-    // x, gamma and beta of a row are 12 D bytes. If they need more than half of the L1 cache, the
-    // row after the next is fetched early. If they do not fit, two rows are finished together, tile
-    // by tile: gamma and beta come from the L2 cache once for both. Tiles end at lines of y.
+    // x, gamma and beta of a row are 12 D bytes. If they need more than half of the L1 cache, rows
+    // are fetched early, two ahead. If they do not fit, two rows are finished together, tile by
+    // tile: gamma and beta come from the L2 cache once for both. Tiles end at lines of y.
     bool pairs = 12 * D > 32768;
     if (pairs && n % 2 == 0 && n < N - 1) continue;
-    long tile = pairs ? 1024 : D, ahead = 24 * D > 32768 && !pairs ? 2 * step : 0;
+    long tile = pairs ? 1024 : D, ahead = 24 * D > 32768 ? 2 * step : 0;
     for (long d = 0; d < D; d += tile)
       for (long k = pairs ? n - n % 2 : n; k <= n; k++) {
         long first = before_line(y + k * step, D, stream), from = d > 0 ? d + first : 0;
