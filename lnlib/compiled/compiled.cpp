@@ -83,12 +83,14 @@ extern "C" void copy(const float *x, float *y, long N, long D, long stream) {
 
 static inline float mean_of_first(const float *x, long few) {
   Sum sum;
-  each(0, few, [&](long d, int k, auto kind) { sum.add(k, load(x + d, kind) - x[0]); }, sum);
+  auto add_up = [&](long d, int k, auto kind) { sum.add(k, load(x + d, kind) - x[0]); };
+  each(0, few, add_up, sum);
   return x[0] + sum.total / few;
 }
 
-static inline void finish(const float *x, const float *gamma, const float *beta, float *y,
-                          float m, float lo, float r, long D, bool stream, long ahead) {
+static inline void finish(const float *x, const float *gamma, const float *beta,
+                          float *y, float m, float lo, float r,
+                          long D, bool stream, long ahead) {
   long first = before_line(y, D, stream);
   each(first, D, [&](long d, int, auto kind) {
     if (ahead) soon(x + ahead + d, kind);
@@ -118,9 +120,10 @@ extern "C" void forward(const float *x, const float *gamma, const float *beta,
       if (last || 8 * rest * rest <= var) break; // else it was a bad guess
     }
     mean[n] = m, mean_lo[n] = rest, rstd[n] = 1 / sqrt(var + 1e-5);
-    // x, gamma and beta of a row are 12 D bytes. If they need more than half of the L1 cache, rows
-    // are fetched early, two ahead. If they do not fit, two rows are finished together, tile by
-    // tile: gamma and beta come from the L2 cache once for both. Tiles end at lines of y.
+    // x, gamma and beta of a row are 12 D bytes. If they need more than half of the L1
+    // cache, rows are fetched early, two ahead. If they do not fit, two rows are finished
+    // together, tile by tile: gamma and beta come from the L2 cache once for both. Tiles
+    // end at lines of y.
     bool pairs = 12 * D > 32768;
     if (pairs && n % 2 == 0 && n < N - 1) continue;
     long tile = pairs ? 1024 : D, ahead = 24 * D > 32768 ? 2 * step : 0;
@@ -128,8 +131,8 @@ extern "C" void forward(const float *x, const float *gamma, const float *beta,
       for (long k = pairs ? n - n % 2 : n; k <= n; k++) {
         long first = before_line(y + k * step, D, stream), from = d > 0 ? d + first : 0;
         long end = d + tile + first < D ? d + tile + first : D, at = k * step + from;
-        finish(x + at, gamma + from, beta + from, y + at, mean[k], mean_lo[k], rstd[k], end - from,
-               stream, ahead);
+        finish(x + at, gamma + from, beta + from, y + at, mean[k], mean_lo[k], rstd[k],
+               end - from, stream, ahead);
       }
   }
 }
