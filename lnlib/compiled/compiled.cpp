@@ -124,9 +124,10 @@ extern "C" void forward(const float *x, const float *gamma, const float *beta,
     // cache, rows are fetched early, two ahead. If they do not fit, two rows are finished
     // together, tile by tile: gamma and beta come from the L2 cache once for both. Tiles
     // end at lines of y.
-    bool pairs = 12 * D > 32768;
+    const long L1 = 32768; // bytes
+    bool pairs = 12 * D > L1;
     if (pairs && n % 2 == 0 && n < N - 1) continue;
-    long tile = pairs ? 1024 : D, ahead = 24 * D > 32768 ? 2 * step : 0;
+    long tile = pairs ? 1024 : D, ahead = 24 * D > L1 ? 2 * step : 0;
     for (long d = 0; d < D; d += tile)
       for (long k = pairs ? n - n % 2 : n; k <= n; k++) {
         long first = before_line(y + k * step, D, stream), from = d > 0 ? d + first : 0;
