@@ -120,14 +120,18 @@ extern "C" void forward(const float *x, const float *gamma, const float *beta,
       if (last || 8 * rest * rest <= var) break; // else it was a bad guess
     }
     mean[n] = m, mean_lo[n] = rest, rstd[n] = 1 / sqrt(var + 1e-5);
-    // x, gamma and beta of a row are 12 D bytes. If they need more than half of the L1
-    // cache, rows are fetched early, two ahead. If they do not fit, two rows are finished
+    // x, gamma and beta of a row are 12 D bytes. Where they need more than half of the L1
+    // cache, rows are fetched early, two ahead. Where they do not fit, two rows are finished
     // together, tile by tile: gamma and beta come from the L2 cache once for both. Tiles
     // end at lines of y.
     const long L1 = 32768; // bytes
+    if (24 * D <= L1) {
+      finish(row, gamma, beta, y + n * step, m, rest, rstd[n], D, stream, 0);
+      continue;
+    }
     bool pairs = 12 * D > L1;
     if (pairs && n % 2 == 0 && n < N - 1) continue;
-    long tile = pairs ? 1024 : D, ahead = 24 * D > L1 ? 2 * step : 0;
+    long tile = pairs ? 1024 : D, ahead = 2 * step;
     for (long d = 0; d < D; d += tile)
       for (long k = pairs ? n - n % 2 : n; k <= n; k++) {
         long first = before_line(y + k * step, D, stream), from = d > 0 ? d + first : 0;
