@@ -120,8 +120,8 @@ extern "C" void forward(const float *x, const float *gamma, const float *beta,
       if (last || 8 * rest * rest <= var) break; // else it was a bad guess
     }
     mean[n] = m, mean_lo[n] = rest, rstd[n] = 1 / sqrt(var + 1e-5);
-    // x, gamma and beta of a row are 12 D bytes. Where they need more than half of the L1
-    // cache, rows are fetched early, two ahead. Where they do not fit, two rows are finished
+    // x, gamma and beta of a row are 12 D bytes. If they need more than half of the L1
+    // cache, rows are fetched early, two ahead. If they do not fit, two rows are finished
     // together, tile by tile: gamma and beta come from the L2 cache once for both. Tiles
     // end at lines of y.
     const long L1 = 32768; // bytes
